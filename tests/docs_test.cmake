@@ -131,6 +131,28 @@ foreach(page IN LISTS pages)
   check_file_tables(${page} "${text}")
 endforeach()
 
+# ---- states of calls -----------------------------------------------------------------------------
+
+# The moves of `enum` in src/server/calls/outgoing_call.h are the rows of the section `heading` of docs/outgoing_calls.md.
+function(check_moves enum heading)
+  set(page docs/outgoing_calls.md)
+  file(READ ${ROOT}/src/server/calls/outgoing_call.h header)
+  string(REGEX MATCHALL "{${enum}::k[A-Za-z]+, ${enum}::k[A-Za-z]+}" moves "${header}")
+  list(TRANSFORM moves REPLACE "{${enum}::(k[A-Za-z]+), ${enum}::(k[A-Za-z]+)}" "\\1 \\2")
+  file(READ ${ROOT}/${page} text)
+  string(REGEX REPLACE "[][;]" " " text "${text}")
+  string(REGEX REPLACE ".*\n## ${heading}\n" "" section "${text}")
+  string(REGEX REPLACE "\n## .*" "" section "${section}")
+  string(REGEX MATCHALL "\n. `k[A-Za-z]+` . `k[A-Za-z]+` . " rows "${section}")
+  list(TRANSFORM rows REPLACE ".*`(k[A-Za-z]+)` . `(k[A-Za-z]+)`.*" "\\1 \\2")
+  if(NOT moves OR NOT moves STREQUAL rows)
+    complain(${page} "its moves of ${enum} are not those of the header: ${rows} instead of ${moves}")
+  endif()
+endfunction()
+
+check_moves(ForwardState Forward)
+check_moves(BackwardState Backward)
+
 get_property(complaints GLOBAL PROPERTY COMPLAINTS)
 list(LENGTH complaints count)
 if(count)

@@ -17,9 +17,7 @@
 #include "d2d/channel/frame.h"
 #include "module/node_pointer.h"
 #include "server/calls/promised_arguments.h"
-#include "server/calls/promised_call.h"
 #include "server/calls/remote_call.h"
-#include "server/promises/awaited_result.h"
 #include "server/protocol/remote_exception.h"
 #include "server/replay/step_closing.h"
 #include "server/running/inside_node.h"
@@ -143,66 +141,44 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   if (expected != nullptr && expected->promise_next()) {
     return promise(std::move(request), owner, *expected, own, std::move(uses), place);
   }
-  auto response = await_result(request, owner);
+  CallAnswer answer;
+  auto sent = OutgoingCall::make(line_, owner, request, ForwardState::kAsked, 0);
+  auto response = await_result(*sent, answer, request);
   if (!response) return std::nullopt;
-  if (response->settings) request.settings = take_settings(module, *response->settings);
+  if (response->settings) request.settings = line_->take_settings(module, *response->settings);
+  sent->use(response->record, response->settings ? &request.settings : nullptr);
   restore_forms(response->forms, response->result.tensors);
   if (may_be_promised && expected == nullptr) {
     expected_.learn(key, *response, request.modes.grad);
   }
-  attach_history(*response, owner, request, own);
+  attach_history(*response, std::move(sent), own);
   return std::move(response->result);
 }
 
-/// Sends `request` and suspends until its answer has come; nullopt if the step failed and the stack
-/// is being unwound already. @throws what the call threw
-std::optional<ForwardResponse> CallRouter::await_result(ForwardRequest& request, PpRank owner) {
+/// Nothing: the step failed, and the stack unwinds already.
+std::optional<ForwardResponse> CallRouter::await_result(OutgoingCall& call, CallAnswer& answer,
+                                                        ForwardRequest& request) {
   auto& scope = *ExecutionScope::current();
-  AwaitedResult awaited;
-  const OpenRequest open(core_, awaited);
-  request.request = open.id();
-  send(owner, request, !request.promised.empty() || scope.has_open_calls());
-  awaited.wait({"forward", core_.scopes.modules.path(request.module),
-                core_.port.name(owner).value(), request.microbatch});
-  if (awaited.failure) {
-    if (failures_.swallow_while_unwinding()) return std::nullopt;
-    // An earlier call may be what failed.
-    if (scope.has_open_calls()) scope.finish_calls();
-    throw_remote(*awaited.failure);
-  }
-  if (!awaited.response) {
-    if (failures_.swallow_while_unwinding()) return std::nullopt;
-    failures_.throw_aborted();
-  }
-  return std::move(awaited.response);
-}
-
-/// Sets the flags that the remote execution switched on this rank's copy of the module, and returns
-/// the flags of that copy.
-Settings CallRouter::take_settings(RoutedBase& module, const Settings& changed) {
-  auto& board = core_.scopes.settings;
-  const auto& part = board.flags().subtree(module.smp_module());
-  board.write(part, changed);
-  return board.read(part);
+  request.request = call.ask(answer);
+  send(call.facts().owner, request, !request.promised.empty() || scope.has_open_calls());
+  call.wait();
+  if (answer.response) return std::move(answer.response);
+  if (failures_.swallow_while_unwinding()) return std::nullopt;
+  if (!answer.failure) failures_.throw_aborted();
+  // An earlier call may be what failed.
+  if (scope.has_open_calls()) scope.finish_calls();
+  call.note_thrown();
+  throw_remote(*answer.failure);
 }
 
 /// True if a call may return promises. Calls that hooks make are awaited.
 bool CallRouter::may_promise(const CallTraits& traits) const {
-  return may_pass_on() && traits.only_tensors &&
+  return line_->may_pass_on() && traits.only_tensors &&
          ExecutionScope::current()->identity().phase == schedule::Phase::kForward &&
          !c10::InferenceMode::is_enabled();
 }
 
-/// True if tensors may go from owner to owner. False where order within a microbatch may matter
-/// beyond what requests say: with modules that keep state, and in steps that run one microbatch at
-/// a time.
-bool CallRouter::may_pass_on() const {
-  return core_.options.promised_outputs && core_.in_good_step() &&
-         !core_.step->task.one_at_a_time && !core_.scopes.modules.any_in_order();
-}
-
-/// Returns the recorded call that follows the calls of this execution so far (static mode); nullptr
-/// if too many calls are recorded.
+/// Static mode: where the call stands among those of its execution.
 RecordedFlow::Call* CallRouter::follow_record(const ForwardRequest& request, std::uint64_t kind) {
   auto& scope = *ExecutionScope::current();
   const auto [call, departs] = flow_.next(scope.way(), kind);
@@ -233,14 +209,14 @@ Packet CallRouter::promise(ForwardRequest&& request, PpRank owner, ExpectedResul
   for (auto& tensor : request.arguments.tensors) {
     if (tensor.defined() && tensor.nbytes() > d2d::kInlineBytes) tensor = clone_on_write(tensor);
   }
-  auto call = std::make_shared<PromisedCall>(*this, owner, request, expected, own, std::move(uses),
-                                             recorded);
-  request.request = core_.step->requests.add(call.get());
-  call->set_request(request.request);
+  auto call =
+      OutgoingCall::make(line_, owner, request, ForwardState::kPromised, expected.outputs.size());
+  auto outputs = std::make_shared<PromisedOutputs>(std::move(call), request, expected, own,
+                                                   std::move(uses), recorded);
   send(owner, request, true);
-  scope.add(call);
+  scope.add(outputs);
   ++core_.counters.promised;
-  return call->promises();
+  return PromisedOutputs::promises(outputs);
 }
 
 /// Sends `request`, and tells the ranks that have its promised arguments to send them to `owner`.
@@ -250,7 +226,7 @@ void CallRouter::send(PpRank owner, ForwardRequest& request, bool in_row) {
     request.row = scope.row();
     request.place = scope.next_place(owner);
   }
-  request.releases = take_releases(owner);
+  request.releases = line_->take_releases(owner);
   core_.scopes.recorder.note(RequestKind::kAsked, core_.port.rank(), request.request);
   try {
     core_.port.send(owner, request);
@@ -291,124 +267,22 @@ ForwardRequest CallRouter::forward_request(RoutedBase& module, const CallEntry& 
   return request;
 }
 
-void CallRouter::attach_history(ForwardResponse& response, PpRank owner,
-                                const ForwardRequest& request, at::ArrayRef<at::Tensor> arguments) {
-  auto& tensors = response.result.tensors;
-  const auto hooked = watch_hooked_arguments(response.hooked, arguments,
-                                             core_.scopes.modules.at(request.module).lasting_path);
+void CallRouter::attach_history(ForwardResponse& response, std::shared_ptr<OutgoingCall> call,
+                                at::ArrayRef<at::Tensor> arguments) {
+  const auto& facts = call->facts();
+  const char* const path = facts.path;
+  const auto hooked = watch_hooked_arguments(response.hooked, arguments, path);
   if (!response.record && response.links.empty()) return;
   NodePointer<RemoteCall> node;
   if (response.record) {
-    note_record(core_.step->number, request.microbatch);
-    node = make_node<RemoteCall>(*this, owner, response.record, request.module, request.settings);
+    line_->note_record(facts.step, facts.microbatch);
+    node = make_node<RemoteCall>(std::move(call));
     node->keep_gradients(hooked);
     node->set_inner(std::move(response.inner));
     node->set_next_edges(torch::autograd::collect_next_edges(arguments));
   }
-  follow_links(response.links, tensors, arguments, response.requires_grad, node,
-               core_.scopes.modules.path(request.module));
-}
-
-// ---- answers -----------------------------------------------------------------------------------
-
-void CallRouter::note_answer(RequestId request) {
-  core_.scopes.recorder.note(RequestKind::kReceived, core_.port.rank(), request);
-}
-
-void CallRouter::on_message(ForwardResponse&& response) {
-  note_answer(response.request);
-  if (const auto target = core_.step->requests.take(response.request)) {
-    (*target)->on_forward(std::move(response));
-  }
-}
-
-void CallRouter::on_message(BackwardResponse&& response) {
-  note_answer(response.request);
-  if (const auto target = core_.step->requests.take(response.request)) {
-    (*target)->on_backward(std::move(response));
-  }
-}
-
-void CallRouter::on_message(ErrorResponse&& response) {
-  note_answer(response.request);
-  if (const auto target = core_.step->requests.take(response.request)) {
-    (*target)->on_error(std::move(response.failure));
-  }
-}
-
-void CallRouter::on_message(PassedOn&& message) {
-  if (const auto target = core_.step->requests.take(message.consumer)) {
-    (*target)->on_passed_on(std::move(message));
-  }
-}
-
-// ---- backward of remote calls ------------------------------------------------------------------
-
-void CallRouter::request_backward(PpRank owner, BackwardRequest&& request) {
-  request.releases = take_releases(owner);
-  core_.scopes.recorder.note(RequestKind::kAsked, core_.port.rank(), request.request);
-  core_.port.send(owner, request);
-  ++core_.counters.backward_requests;
-  core_.counters.passed_on += request.promised.size();
-  core_.step->closing->backward_asked(owner, request);
-}
-
-void CallRouter::note_record(std::int64_t step, int microbatch) noexcept {
-  if (!core_.in_good_step() || step != core_.step->number) return;
-  core_.step->closing->record_kept(microbatch);
-}
-
-void CallRouter::backward_not_begun(PpRank owner, std::int64_t step, int microbatch) noexcept {
-  if (!core_.in_good_step() || step != core_.step->number) return;
-  core_.step->closing->backward_not_begun(owner, microbatch);
-}
-
-void CallRouter::release(PpRank owner, std::int64_t step, int microbatch, RecordId record) {
-  if (!core_.in_good_step() || step != core_.step->number) return;
-  core_.step->closing->record_gone(microbatch);
-  to_release_.push_back({owner, record});
-  if (core_.port.receiving()) return core_.server.wake.signal();
-  try {
-    flush_releases();
-  } catch (...) {  // a peer is lost, and this may be a destructor
-    failures_.fail_step(std::current_exception());
-  }
-}
-
-void CallRouter::release_outputs(PpRank owner, std::int64_t step, RequestId request) noexcept {
-  if (!core_.in_good_step() || step != core_.step->number) return;
-  outputs_to_release_.resize(static_cast<std::size_t>(core_.port.size()));
-  outputs_to_release_[owner.index()].push_back(request);
-  if (!core_.step->keeps_to_record) core_.server.wake.signal();
-}
-
-/// Takes the releases that travel with a request to `owner`, in steps that do without control
-/// messages: no more than a request has room for, since the end of the step frees the rest.
-std::vector<RequestId> CallRouter::take_releases(PpRank owner) {
-  constexpr std::ptrdiff_t kMost = 1024;
-  if (!core_.step->keeps_to_record || owner.index() >= outputs_to_release_.size()) return {};
-  auto& all = outputs_to_release_[owner.index()];
-  if (std::ssize(all) <= kMost) return std::exchange(all, {});
-  std::vector<RequestId> last(all.end() - kMost, all.end());
-  all.resize(all.size() - last.size());
-  return last;
-}
-
-void CallRouter::end_step() {
-  for (auto& requests : outputs_to_release_) requests.clear();
-  flush_releases();
-}
-
-void CallRouter::flush_releases() {
-  for (std::size_t owner = 0; owner < outputs_to_release_.size(); ++owner) {
-    if (outputs_to_release_[owner].empty() || core_.step->keeps_to_record) continue;
-    ReleaseOutputs message{std::exchange(outputs_to_release_[owner], {})};
-    if (!core_.in_good_step()) continue;
-    core_.port.send(PpRank(static_cast<int>(owner)), Message(std::move(message)));
-  }
-  for (const auto& [owner, record] : std::exchange(to_release_, {})) {
-    if (core_.in_good_step()) core_.port.send(owner, ReleaseRecord{record});
-  }
+  follow_links(response.links, response.result.tensors, arguments, response.requires_grad, node,
+               path);
 }
 
 }  // namespace smp::server

@@ -15,7 +15,8 @@
 namespace smp::server {
 namespace {
 
-RemoteCall& call_of(const ChainLink& link) { return static_cast<RemoteCall&>(*link.node); }
+RemoteCall& node_of(const ChainLink& link) { return static_cast<RemoteCall&>(*link.node); }
+OutgoingCall& call_of(const ChainLink& link) { return node_of(link).call(); }
 
 /// True if the microbatch's forward is over on all ranks when that of the chain is: every open call
 /// has answered or is in the chain, and executions end after those that they call.
@@ -34,12 +35,12 @@ std::vector<ChainLink> chain_of(const at::Tensor& loss, const BackwardOptions& o
   const bool promised = promise_of(loss).values != nullptr && loss.requires_grad();
   if (!promised || torch::autograd::AnomalyMode::is_enabled()) return {};
   const auto edge = torch::autograd::impl::gradient_edge(loss);
-  auto* const call = dynamic_cast<RemoteCall*>(edge.function.get());
-  if (call == nullptr || !call->is_promise()) return {};
+  auto* const node = dynamic_cast<RemoteCall*>(edge.function.get());
+  if (node == nullptr || !is_open(node->call().forward())) return {};
   BackwardGraph graph({edge}, {}, true);
   if (!may_be_ahead(graph.nodes[graph.roots[0]])) return {};
-  auto chain = chain_from(graph, graph.roots[0], *call, options);
-  if (chain.empty()) chain.push_back({graph.roots[0], call});
+  auto chain = chain_from(graph, graph.roots[0], *node, options);
+  if (chain.empty()) chain.push_back({graph.roots[0], node});
   return chain;
 }
 
@@ -58,7 +59,7 @@ std::unique_ptr<EarlyBackward> EarlyBackward::begin(const at::Tensor& loss, doub
       start.output = static_cast<std::int32_t>(output);
       start.weight = weight;
     }
-    call_of(link).start_early(options, link.paths, start);
+    node_of(link).start_early(options, link.paths, start);
   }
   scope.note_work();
   return early;
@@ -71,10 +72,10 @@ EarlyBackward::EarlyBackward(std::vector<ChainLink> chain, const BackwardOptions
   std::size_t joined = 0;
   try {
     for (; joined < chain_.size(); ++joined) {
-      call_of(chain_[joined]).join_early(options, joined == 0 ? &answered_ : nullptr);
+      call_of(chain_[joined]).join(options, {}, joined == 0 ? &answered_ : nullptr);
     }
   } catch (...) {
-    while (joined > 0) call_of(chain_[--joined]).leave_early(/*was_asked=*/false);
+    while (joined > 0) call_of(chain_[--joined]).leave();
     throw;
   }
 }
@@ -84,19 +85,19 @@ EarlyBackward::~EarlyBackward() {
 }
 
 bool EarlyBackward::was_begun() {
-  auto& loss = call_of(chain_.front());
-  while (loss.early() == RemoteCall::Early::kAsked) await_answer(answered_, loss.wait_reason());
-  loss.forget_on_answer();
+  const auto& loss = node_of(chain_.front());
+  while (loss.call().backward() == BackwardState::kAsked) {
+    await_answer(answered_, loss.wait_reason());
+  }
   decided_ = true;
-  if (loss.early() == RemoteCall::Early::kAnswered) return true;
+  if (loss.call().backward() == BackwardState::kAnswered) return true;
   leave();
   return false;
 }
 
 /// Gives all links up, beginning with the last, because a link may hold those that it leads to.
 void EarlyBackward::leave() noexcept {
-  for (auto link = chain_.rbegin(); link != chain_.rend(); ++link)
-    call_of(*link).leave_early(/*was_asked=*/true);
+  for (auto link = chain_.rbegin(); link != chain_.rend(); ++link) call_of(*link).leave();
 }
 
 }  // namespace smp::server

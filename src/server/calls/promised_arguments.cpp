@@ -2,16 +2,18 @@
 #include "server/calls/promised_arguments.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
-#include "server/calls/promised_call.h"
+#include "server/calls/promised_outputs.h"
 #include "server/promises/promised_tensor.h"
 #include "server/values/guarded_tensor.h"
 
 namespace smp::server {
 namespace {
 
-PromisedCall* promised_call_of(const PromiseOf& promise) noexcept {
-  return static_cast<PromisedCall*>(promise.values);
+std::shared_ptr<PromisedOutputs> outputs_of(const PromiseOf& promise) noexcept {
+  return std::static_pointer_cast<PromisedOutputs>(promise.values);
 }
 
 bool is_twice(const std::vector<at::Tensor>& tensors, std::size_t index) {
@@ -24,8 +26,8 @@ bool is_twice(const std::vector<at::Tensor>& tensors, std::size_t index) {
 bool needs_no_fetch(const std::vector<at::Tensor>& tensors, std::size_t index) {
   const auto& tensor = tensors[index];
   if (guard_of(tensor) == nullptr) return true;
-  auto* const call = promised_call_of(promise_of(tensor));
-  return call != nullptr && !is_twice(tensors, index) && call->passes_on();
+  const auto outputs = outputs_of(promise_of(tensor));
+  return outputs != nullptr && !is_twice(tensors, index) && outputs->passes_on();
 }
 
 }  // namespace
@@ -54,11 +56,11 @@ std::vector<PromisedInput> name_promises(const std::vector<at::Tensor>& tensors,
   for (std::uint32_t i = 0; i < tensors.size(); ++i) {
     if (guard_of(tensors[i]) == nullptr) continue;
     const auto promise = promise_of(tensors[i]);
-    auto* const call = promised_call_of(promise);
-    if (call == nullptr) continue;
-    named.push_back(call->pass_on(promise.index, owner));
+    auto outputs = outputs_of(promise);
+    if (outputs == nullptr) continue;
+    named.push_back(outputs->pass_on(promise.index, owner));
     named.back().index = i;
-    if (named.back().source.owner == owner) uses.emplace_back(call->shared_from_this());
+    if (named.back().source.owner == owner) uses.emplace_back(std::move(outputs));
   }
   return named;
 }

@@ -2,11 +2,9 @@
 // (docs/design.md, Promised outputs). Threads: the rank's.
 #pragma once
 
-#include <c10/util/SmallVector.h>
-
 #include <vector>
 
-#include "server/calls/call_router.h"
+#include "server/calls/promised_outputs.h"
 #include "server/protocol/message.h"
 
 namespace smp::server {

@@ -124,7 +124,7 @@ at::Tensor promised_tensor(std::shared_ptr<PromisedValues> values, std::size_t i
 PromiseOf promise_of(const at::Tensor& tensor) noexcept {
   const auto* guard = promise_guard_of(tensor);
   if (guard == nullptr || guard->stand_in().defined()) return {};
-  return {guard->values().get(), guard->index()};
+  return {guard->values(), guard->index()};
 }
 
 void fetch(const at::Tensor& tensor) {

@@ -36,7 +36,7 @@ class PromisedValues {
 /// The promise for which a tensor stands whose value has not been fetched; `values` is nullptr for
 /// other tensors.
 struct PromiseOf {
-  PromisedValues* values = nullptr;
+  std::shared_ptr<PromisedValues> values;
   std::size_t index = 0;
 };
 [[nodiscard]] PromiseOf promise_of(const at::Tensor& tensor) noexcept;

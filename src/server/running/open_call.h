@@ -6,7 +6,7 @@
 
 namespace smp::server {
 
-/// A remote call of an execution that may not have ended (promised_call.h).
+/// A remote call of an execution that may not have ended (promised_outputs.h).
 class OpenCall {
  public:
   virtual ~OpenCall() = default;

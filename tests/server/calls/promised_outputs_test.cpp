@@ -1,5 +1,5 @@
 // Promised outputs at the server: what is asked for, what travels, and that nothing stays behind.
-#include "server/calls/promised_call.h"
+#include "server/calls/promised_outputs.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include "server/engine/module_server_testing.h"
 
 namespace smp::server::test {
-namespace promised_call_test {
+namespace promised_outputs_test {
 
 struct RowImpl : torch::nn::Module {
   explicit RowImpl(int length) {
@@ -80,7 +80,7 @@ Traffic traffic_of(const std::vector<int>& owners, bool backward = false) {
   return traffic;
 }
 
-TEST(PromisedCall, AChainOnOneRankSendsItsFirstArgumentAndItsLastResult) {
+TEST(PromisedOutputs, AChainOnOneRankSendsItsFirstArgumentAndItsLastResult) {
   const auto traffic = traffic_of({1, 1, 1, 1});
   EXPECT_EQ(traffic.tensors, 2u);
   EXPECT_EQ(traffic.counters.promised, 3u) << "the last is needed at once";
@@ -89,12 +89,12 @@ TEST(PromisedCall, AChainOnOneRankSendsItsFirstArgumentAndItsLastResult) {
 }
 
 /// Through the caller each would travel twice.
-TEST(PromisedCall, AChainOverRanksSendsEachTensorOnce) {
+TEST(PromisedOutputs, AChainOverRanksSendsEachTensorOnce) {
   EXPECT_EQ(traffic_of({1, 2, 3, 1}).tensors, 5u);
   EXPECT_EQ(traffic_of({1, 2, 1, 2, 1, 2, 1, 2}).tensors, 9u);
 }
 
-TEST(PromisedCall, SoDoGradients) {
+TEST(PromisedOutputs, SoDoGradients) {
   const auto traffic = traffic_of({1, 1, 1, 1}, true);
   EXPECT_EQ(traffic.tensors, 4u);
   EXPECT_EQ(traffic.counters.passed_on, 6u);
@@ -103,7 +103,7 @@ TEST(PromisedCall, SoDoGradients) {
   EXPECT_EQ(traffic_of({1, 0, 1, 0}, true).tensors, 8u);
 }
 
-TEST(PromisedCall, WhereTheCallerTakesPartItNeedsTheValues) {
+TEST(PromisedOutputs, WhereTheCallerTakesPartItNeedsTheValues) {
   EXPECT_EQ(traffic_of({1, 0, 1, 0}).tensors, 4u);
 }
 
@@ -161,7 +161,7 @@ Hops hops_of(const std::vector<int>& owners, bool promised, std::int64_t rows) {
 
 /// k calls, each of which needs the result of the one before: there, from owner to owner, and back.
 /// Through the caller it is there and back for each. So it is with gradients.
-TEST(PromisedCall, AChainOfKCallsWaitsForOneMessageMoreThanItHasCalls) {
+TEST(PromisedOutputs, AChainOfKCallsWaitsForOneMessageMoreThanItHasCalls) {
   for (const std::int64_t rows : {1, 8192}) {
     for (int k = 1; k <= 6; ++k) {
       std::vector<int> owners;
@@ -173,16 +173,16 @@ TEST(PromisedCall, AChainOfKCallsWaitsForOneMessageMoreThanItHasCalls) {
   }
 }
 
-TEST(PromisedCall, AChainThatComesBackToARankWaitsForAsManyMessages) {
+TEST(PromisedOutputs, AChainThatComesBackToARankWaitsForAsManyMessages) {
   EXPECT_EQ(hops_of({1, 2, 1, 2}, true, 1), (Hops{5, 5}));
   EXPECT_EQ(hops_of({1, 2, 1, 2}, false, 1), (Hops{8, 8}));
 }
 
 /// What its owner keeps for itself does not travel.
-TEST(PromisedCall, AChainOnOneRankWaitsForTwoMessages) {
+TEST(PromisedOutputs, AChainOnOneRankWaitsForTwoMessages) {
   EXPECT_EQ(hops_of({1, 1, 1, 1}, true, 1), (Hops{2, 2}));
   EXPECT_EQ(hops_of({1, 1, 1, 1}, false, 1), (Hops{8, 8}));
 }
 
-}  // namespace promised_call_test
+}  // namespace promised_outputs_test
 }  // namespace smp::server::test
