@@ -60,7 +60,7 @@ std::string rate_name(const std::string& name) {
   return name.substr(0, name.size() - suffix.size()) + "/s";
 }
 
-std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
+std::string whole_percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
 /// The predictions of the plan; null if there are none, or its modules were counted and not run, so
 /// that no times are known.
@@ -99,7 +99,7 @@ std::string steps_table(const RunFacts& facts, int width) {
   const auto bubble = median_of(facts, "bubble");
   if (bubble) {
     table.add_row(
-        {"bubble", percent(*bubble), promise ? percent(promise->chosen.bubble) : kNothing});
+        {"bubble", whole_percent(*bubble), promise ? whole_percent(promise->chosen.bubble) : kNothing});
   }
   bool any = seconds || bubble;
   for (const auto& [name, values] : facts.numbers) {
