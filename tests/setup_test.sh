@@ -193,7 +193,15 @@ smp test -R nothing
 check ends_with 0
 check called "libgtest-dev libgmock-dev librapidcheck-dev"
 check called "<-DSMP_BUILD_TESTS=ON>"
-check called "ctest --test-dir"
+check called " smp_quick_tests"
+check called "ctest --test-dir $work/root/build/release --output-on-failure -j 4 -L ^quick\$ -R nothing"
+check says "./smp test --all"
+: >"$state/calls"
+smp test --all -R nothing
+check ends_with 0
+check not called "smp_quick_tests"
+check called "ctest --test-dir $work/root/build/release --output-on-failure -j 4 -R nothing"
+check not says "--all"
 
 machine ubuntu_24_04 "" "$common
 $fetching
