@@ -14,7 +14,8 @@ std::string check_positive(const std::string& text) {
 
 void add_flags(CLI::App& app, Options& options) {
   const CLI::Validator positive(check_positive, "");
-  app.add_option("--ranks", options.ranks, "Ranks that ./smp starts (default: one a core, 2 to 8)")->check(positive);
+  app.add_option("--ranks", options.ranks, "Ranks that ./smp starts (default: one a core, 2 to 8)")
+      ->check(positive);
   app.add_option("--steps", options.steps, "Training steps")->check(positive);
   app.add_option("--rows", options.rows, "Windows of text in one step")->check(positive);
   app.add_option("--microbatches", options.microbatches, "Slices of a step that travel alone")

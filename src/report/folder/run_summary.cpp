@@ -98,8 +98,8 @@ std::string steps_table(const RunFacts& facts, int width) {
   }
   const auto bubble = median_of(facts, "bubble");
   if (bubble) {
-    table.add_row(
-        {"bubble", whole_percent(*bubble), promise ? whole_percent(promise->chosen.bubble) : kNothing});
+    table.add_row({"bubble", whole_percent(*bubble),
+                   promise ? whole_percent(promise->chosen.bubble) : kNothing});
   }
   bool any = seconds || bubble;
   for (const auto& [name, values] : facts.numbers) {
