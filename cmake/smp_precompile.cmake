@@ -103,17 +103,17 @@ function(smp_add_torch_headers)
   target_link_libraries(smp_torch_headers PRIVATE smp_flags smp::torch)
   target_precompile_headers(smp_torch_headers PRIVATE <torch/torch.h>)
   smp_compile_alike(smp_torch_headers)
-  # What these headers define is not the library's to export.
-  set_target_properties(smp_torch_headers PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   # What ccache compares instead of 700 MB, which differ from one folder to the next (CCACHE_PCH_EXTSUM).
   file(TIMESTAMP ${SMP_TORCH_ROOT}/include/torch/csrc/api/include/torch/torch.h time)
   file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/smp_torch_headers.dir/cmake_pch.hxx.gch.sum
        CONTENT "LibTorch ${SMP_TORCH_VERSION} in ${SMP_TORCH_ROOT}, of ${time}; hidden, position-independent\n")
 endfunction()
 
-# Precompiled headers serve those that are compiled alike: libraries and programs are position-independent in one way.
+# Precompiled headers serve those that are compiled alike: libraries and programs are position-independent in one way, and
+# nobody exports what these headers define.
 function(smp_compile_alike target)
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_compile_options(${target} PRIVATE -fPIC $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)  # the latter for ccache
 endfunction()
 
