@@ -53,7 +53,8 @@ void validate(const Node& node, variable_list& outputs) {
 }  // namespace
 
 variable_list BackwardPass::run(const edge_list& roots, variable_list&& gradients) {
-  const OwnCodeOnly own(graph_.runs_user_code ? nullptr : ExecutionScope::current());
+  auto* const scope = graph_.runs_user_code ? nullptr : ExecutionScope::current();
+  const OwnCodeOnly own(scope == nullptr ? nullptr : &scope->settings());
   // Filling a generator takes as long as ten nodes.
   std::optional<base::RandomScope> random;
   if (options_.random_key && graph_.runs_user_code) random.emplace(*options_.random_key);

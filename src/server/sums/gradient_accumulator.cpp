@@ -308,7 +308,9 @@ void GradientAccumulator::apply(LeafSum&& sum, std::uint32_t microbatch,
   waiting_.leave(sum);
   std::optional<base::RandomScope> random;
   const bool hooked = has_hooks(*sum.leaf);
-  if (auto* const scope = hooked ? ExecutionScope::current() : nullptr) scope->note_user_code();
+  if (auto* const scope = hooked ? ExecutionScope::current() : nullptr) {
+    scope->settings().note_user_code();
+  }
   if (random_key_ && hooked) {
     const auto& leaf = static_cast<const Leaf&>(*sum.leaf).variable;
     random.emplace(base::mix_key(random_key_(static_cast<int>(microbatch), leaf),

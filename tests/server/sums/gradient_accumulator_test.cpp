@@ -52,7 +52,7 @@ TEST_F(GradientAccumulatorTest, WhatAHookSwitchesIsLookedFor) {
   services.settings.attach(*layer);
   services.settings.begin_step();
   ExecutionScope scope(services, {kBody, 0, schedule::Phase::kForward, false, {}}, {}, 1);
-  const OwnCodeOnly own(&scope);
+  const OwnCodeOnly own(&scope.settings());
   const auto trains_for_another_one = [&] {
     scope.on_switch(false);
     services.settings.apply(services.settings.base());
