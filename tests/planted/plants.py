@@ -56,7 +56,7 @@ PLANTS = [
     Plant("dropped gradient after the first backward", "src/server/sums/gradient_accumulator.cpp",
           "      apply(std::move(rest.sum), number, true);",
           "      if (number > 0) {\n"
-          "        waiting_.leave(rest.sum);\n"
+          "        waiting.leave(rest.sum);\n"
           "        continue;\n"
           "      }\n"
           "      apply(std::move(rest.sum), number, true);", [SERVER]),
