@@ -112,7 +112,7 @@ Sent sent_since(Rank& rank, const d2d::ChannelCounters& before) {
   Sent sent;
   const auto& now = rank.channel().counters();
   const auto& port = rank.server().core().port;
-  const auto memory = d2d::memory_kind(rank.device().type()).value_or(d2d::MemoryKind::kHost);
+  const auto memory = d2d::memory_kind(rank.parts().device.type()).value_or(d2d::MemoryKind::kHost);
   for (int stage = 0; stage < port.size(); ++stage) {
     const GlobalRank name = port.name(PpRank(stage));
     const auto peer = name.index();
@@ -196,7 +196,7 @@ struct RunLog::State {
   bool of_first_pipeline() const {
     return rank.groups().of(Group::kPp).members()[0] == GlobalRank(kWriter);
   }
-  bool writes() const { return rank.topology().rank() == kWriter && !rank.plan_request(); }
+  bool writes() const { return rank.topology().rank() == kWriter && !rank.parts().plan_request; }
   std::string file(const std::string& name) const { return concat(folder, "/", name); }
   std::string own_ring() const { return file(report::ring_file(rank.topology().pp_rank())); }
 
@@ -240,7 +240,7 @@ struct RunLog::State {
     if (options.loss_baseline) {
       made.baseline = report::Baseline{*options.loss_baseline, options.loss_baseline_name};
     }
-    made.configuration = rank.resolved_config().to_json();
+    made.configuration = rank.parts().config.to_json();
     return report::description_to_json(made);
   }
 
@@ -270,7 +270,7 @@ struct RunLog::State {
   void start_recording() {
     auto& recorder = rank.server().recorder();
     recorder.enable(true);
-    if (!of_first_pipeline() || rank.plan_request()) return;
+    if (!of_first_pipeline() || rank.parts().plan_request) return;
     try {
       base::create_directories(folder);  // of another machine
       ring_file.emplace(own_ring(), schedule::TraceRing::bytes_for(kRingRecords));
