@@ -354,7 +354,7 @@ PLANTS = [
     Plant("all replicas record into one file", "src/api/files/run_log.cpp",
           "!of_first_pipeline() || rank", "rank", [("test_api", "RunLog*")]),
     Plant("lines of a run count from 1", "src/api/files/run_log.cpp",
-          "    lines_before = options.lines_before;\n", "", [("test_api", "RunLog*")]),
+          "    lines.of_earlier_job = options.lines_before;\n", "", [("test_api", "RunLog*")]),
     Plant("what a frame lent stays lent though it was not sent", "src/d2d/lend/frame_loans.h",
           "for (const LoanId id : lent_) loans_->withdraw(id);", "", [("test_d2d", "LoansOfTwo.*")]),
     Plant("what a frame lent is taken back at once", "src/d2d/channel/channel.cpp",
