@@ -183,20 +183,20 @@ base::MachineFacts look_at_machine(int ranks) {
   facts.reads_other_processes = processes_read_each_other();
   facts.blas = name_of_blas();
   facts.gflops = speed_of_products();
-  facts.gpus = gpus_of_driver();
-  facts.torch_gpus = gpus_of_torch();
-  facts.mpi = first_line(run("timeout 10 mpirun --version 2>/dev/null").text);
+  facts.gpus.names = gpus_of_driver();
+  facts.gpus.seen_by_torch = gpus_of_torch();
+  facts.mpi.version = first_line(run("timeout 10 mpirun --version 2>/dev/null").text);
   return facts;
 }
 
 TriedJob start_job(const PathSettings& settings, base::MachineFacts& facts) {
   facts.transport = settings.transport_of_job();
-  if (facts.mpi.empty()) return {};
+  if (facts.mpi.version.empty()) return {};
   auto job = try_job(std::max(2, facts.ranks));
-  facts.mpi_starts = job.started;
-  facts.mpi_start_seconds = job.seconds;
-  facts.paths_work = job.worked;
-  facts.job_said = job.said;
+  facts.mpi.starts = job.started;
+  facts.mpi.start_seconds = job.seconds;
+  facts.mpi.paths_work = job.worked;
+  facts.mpi.said = job.said;
   return job;
 }
 

@@ -54,51 +54,37 @@ void Event::signal() noexcept {
 void Event::wait(const WaitReason& reason) {
   if (std::exchange(set_, false)) return;
   require_that_it_may_wait(reason);
-  Scheduler::instance().wait_for(*this, reason);
+  auto& state = *Scheduler::instance().state_;
+  auto& own = *current_fiber();
+  notify_activity(own, false);
+  own.waiting = &reason;
+  own.waiting_since = state.clock().now();
+  state.waiting.push_back(&own);
+  state.spin_until(set_, own.waiting_since);
+  suspend_until_set();
+  std::erase(state.waiting, &own);
+  own.waiting = nullptr;
+  notify_activity(own, true);
 }
 
 void Event::rest(const WaitReason& reason) {
   auto& own = *current_fiber();
   own.waiting = &reason;
   auto& scheduler = Scheduler::instance();
-  scheduler.spin_for(*this, scheduler.clock().now());
+  scheduler.state_->spin_until(set_, scheduler.clock().now());
   const bool by_itself = set_;
-  scheduler.suspend_until_set(*this);
+  suspend_until_set();
   own.waiting = nullptr;
   // Whom the scheduler wakes is the first among those that are ready.
   if (by_itself) scheduler.yield_to_those_before(own.priority);
 }
 
-void Scheduler::wait_for(Event& event, const WaitReason& reason) {
-  auto& own = *current_fiber();
-  notify_activity(own, false);
-  own.waiting = &reason;
-  own.waiting_since = clock().now();
-  state_->waiting.push_back(&own);
-  spin_for(event, own.waiting_since);
-  suspend_until_set(event);
-  std::erase(state_->waiting, &own);
-  own.waiting = nullptr;
-  notify_activity(own, true);
-}
-
-void Scheduler::suspend_until_set(Event& event) {
-  while (!event.set_) {
-    event.waiter_ = Context::active();
+void Event::suspend_until_set() {
+  while (!set_) {
+    waiter_ = Context::active();
     Context::active()->suspend();
   }
-  event.set_ = false;
-}
-
-/// Polls from the waiting fiber itself while no other fiber is ready, so that an answer that comes
-/// soon costs no switch.
-void Scheduler::spin_for(const Event& event, base::Nanoseconds start) {
-  auto& state = *state_;
-  if (state.simulation != nullptr) return;
-  const auto limit = state.idler.spin();
-  do {
-    state.poll_all();
-  } while (!event.set_ && !state.algorithm->fiber_is_ready() && state.steady.now() - start < limit);
+  set_ = false;
 }
 
 // ---- the scheduler -----------------------------------------------------------------------------

@@ -74,7 +74,8 @@ class Event {
   bool waiting() const noexcept { return waiter_ != nullptr; }
 
  private:
-  friend class Scheduler;
+  void suspend_until_set();
+
   void* waiter_ = nullptr;  // boost::fibers::context*
   bool set_ = false;
 };
@@ -170,9 +171,6 @@ class Scheduler {
   friend class Event;
   Scheduler();
   ~Scheduler();
-  void wait_for(Event& event, const WaitReason& reason);
-  void suspend_until_set(Event& event);
-  void spin_for(const Event& event, base::Nanoseconds start);
   std::unique_ptr<State> state_;
 };
 

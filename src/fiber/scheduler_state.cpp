@@ -55,6 +55,14 @@ void Scheduler::State::idle_once() noexcept {
   }
 }
 
+void Scheduler::State::spin_until(const bool& set, base::Nanoseconds start) noexcept {
+  if (simulation != nullptr) return;
+  const auto limit = idler.spin();
+  do {
+    poll_all();
+  } while (!set && !algorithm->fiber_is_ready() && steady.now() - start < limit);
+}
+
 void Scheduler::State::advance_simulation() noexcept {
   if (simulation->advance()) return;
   if (!on_deadlock) end_process(waiting_report());

@@ -34,9 +34,12 @@ struct Scheduler::State {
   std::vector<Wait> waits() const;
   std::vector<std::string> waiting_report() const;
 
-  // Nothing is ready.
+  // While nothing is ready.
   bool poll_all() noexcept;
   void idle_once() noexcept;
+  /// Polls from a fiber that waits until its event is `set`, while no other fiber is ready and the
+  /// idler would spin, so that an answer that comes soon costs no switch. Counted from `start`.
+  void spin_until(const bool& set, base::Nanoseconds start) noexcept;
 
  private:
   bool fire_timers() noexcept;

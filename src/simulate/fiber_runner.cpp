@@ -22,7 +22,7 @@ FiberRunner::FiberRunner(StepState& step, Bodies& bodies, HostCores& cores, Netw
 void FiberRunner::proceed(int fiber) {
   auto& own = step_.fibers[fiber];
   if (is_held(fiber)) return;
-  step_.stage_of(own).add_live(-std::exchange(own.parked_bytes, 0));
+  step_.stage_of(own).tally.memory.add(-std::exchange(own.parked_bytes, 0));
   for (;;) {
     if (own.operation < 0) {
       if (!goes_on(fiber)) return;
@@ -95,7 +95,7 @@ bool FiberRunner::gives_way(int fiber) {
   auto& own = step_.fibers[fiber];
   auto& stage = step_.stage_of(own);
   if (std::exchange(own.gave_way, false)) {
-    stage.yield_policy.end(step_.now, stage.waited());
+    stage.yield_policy.end(step_.now, stage.wait.result());
     return false;
   }
   const bool passes_answer_on = schedule::is_passing_on(own.priority);
@@ -110,13 +110,13 @@ bool FiberRunner::gives_way(int fiber) {
     return false;
   }
   own.gave_way = true;
-  stage.paid_off = false;
-  stage.waits_from = step_.now;
-  stage.waits_until = step_.now + turn.patience;
+  stage.wait.paid_off = false;
+  stage.wait.from = step_.now;
+  stage.wait.until = step_.now + turn.patience;
   // Before its equals, which it does not give way to.
   stage.ready.push_first(fiber, own.priority);
   if (turn.patience > 0) {
-    step_.events.post(stage.waits_until, Moment::kDispatch, step_.task_of(own).stage);
+    step_.events.post(stage.wait.until, Moment::kDispatch, step_.task_of(own).stage);
   }
   return true;
 }
@@ -137,34 +137,36 @@ bool FiberRunner::compute(int fiber) {
   } while (own.operation >= 0 && next_operation(own).callee < 0 &&
            !(may_yield && next_operation(own).may_yield));
   if (unpacking + work == 0) return false;
-  stage.busy += work;
-  stage.running = fiber;
-  stage.since = step_.now + unpacking;
-  stage.work = work;
-  if (!own.is_forward() && work > 0) stage.began_backward(own.microbatch);
+  stage.tally.busy += work;
+  stage.running.fiber = fiber;
+  stage.running.since = step_.now + unpacking;
+  stage.running.work = work;
+  if (!own.is_forward() && work > 0) {
+    stage.tally.began_backward(own.microbatch, stage.running.since);
+  }
   cores_.begin(step_.task_of(own).stage, unpacking + work);
   return true;
 }
 
 void FiberRunner::finish_computing(int index) {
   auto& stage = step_.stages[index];
-  if (step_.options.record && stage.work > 0) record(stage);
-  if (stage.work > 0) stage.end = step_.now;
-  stage.hold_rule.computed(step_.fibers[stage.running].phase, stage.work);
+  if (step_.options.record && stage.running.work > 0) record(stage);
+  if (stage.running.work > 0) stage.tally.end = step_.now;
+  stage.hold_rule.computed(step_.fibers[stage.running.fiber].phase, stage.running.work);
   cores_.end(index);
-  proceed(std::exchange(stage.running, -1));
+  proceed(std::exchange(stage.running.fiber, -1));
 }
 
 /// Makes the activations of an operation live, or lets go of them. Returns how long it takes.
 Nanoseconds FiberRunner::run_operation(const SimulatedFiber& fiber, const Operation& operation) {
   auto& stage = step_.stage_of(fiber);
   if (!fiber.is_forward()) {
-    stage.need(operation.gradient_bytes);
+    stage.tally.memory.need(operation.gradient_bytes);
     // A backward in two parts keeps them for the second.
     const bool keeps = !fiber.is_weights() && step_.splits_backward(fiber);
-    if (!keeps) stage.add_live(-operation.activation_bytes);
+    if (!keeps) stage.tally.memory.add(-operation.activation_bytes);
   } else if (!step_.options.forward_only) {
-    stage.add_live(operation.activation_bytes);
+    stage.tally.memory.add(operation.activation_bytes);
   }
   return duration_of(fiber, operation);
 }
@@ -191,15 +193,15 @@ Nanoseconds FiberRunner::duration_of(const SimulatedFiber& fiber,
 /// Records the work that a stage has done: joined with the span before if that is of the same work
 /// and nothing was in between.
 void FiberRunner::record(SimulatedStage& stage) const {
-  auto& spans = stage.spans;
-  const auto& fiber = step_.fibers[stage.running];
+  auto& spans = stage.tally.spans;
+  const auto& fiber = step_.fibers[stage.running.fiber];
   const int module = step_.task_of(fiber).module;
-  if (spans.empty() || spans.back().end != stage.since || spans.back().module != module ||
+  if (spans.empty() || spans.back().end != stage.running.since || spans.back().module != module ||
       spans.back().microbatch != fiber.microbatch || spans.back().phase != fiber.phase) {
-    spans.push_back({stage.since, 0, 0, fiber.microbatch, module, fiber.phase});
+    spans.push_back({stage.running.since, 0, 0, fiber.microbatch, module, fiber.phase});
   }
   spans.back().end = step_.now;
-  spans.back().cpu += stage.work;
+  spans.back().cpu += stage.running.work;
 }
 
 // ---- messages ----------------------------------------------------------------------------------
@@ -228,7 +230,7 @@ void FiberRunner::ask(int fiber) {
   if (for_loss && bodies_.leaves_backward_to_loss(fiber)) own.operation = before;
   own.awaiting = true;
   own.priority = schedule::passing_on(own.priority);
-  stage.add_live(own.parked_bytes);
+  stage.tally.memory.add(own.parked_bytes);
   ++stage.awaiting;
   stage.polls = true;
 }
@@ -295,7 +297,7 @@ void FiberRunner::send(int fiber, const Task::Travel& travel, int to) {
   const auto handling = std::exchange(own.unpacks, false) ? 2 * handling_ : handling_;
   const auto free_at = step_.now + handling;
   receiver.unpacks = true;
-  ++step_.stages[from].messages;
+  ++step_.stages[from].tally.messages;
   travel_to(from, to, travel, free_at);
   if (handling == 0) return;
   step_.stages[from].free_at = free_at;

@@ -57,7 +57,7 @@ void Simulator::handle(const Event& event) {
   }
   event.fiber < 0 ? runner_.finish_computing(event.stage) : step_.put_in_inbox(event.fiber);
   const auto& stage = step_.stages[event.stage];
-  if (stage.running >= 0 || stage.free_at > step_.now) return;
+  if (stage.running.fiber >= 0 || stage.free_at > step_.now) return;
   if (step_.more_happens_now(Moment::kDispatch)) {
     step_.events.post(step_.now, Moment::kDispatch, event.stage);
   } else {
@@ -69,17 +69,17 @@ void Simulator::handle(const Event& event) {
 /// @param at_last  true if no other stage acts at this moment any more
 void Simulator::dispatch(int index, bool at_last) {
   auto& stage = step_.stages[index];
-  while (stage.running < 0 && stage.free_at <= step_.now) {
-    const bool all = at_last || step_.now <= stage.waits_until;
+  while (stage.running.fiber < 0 && stage.free_at <= step_.now) {
+    const bool all = at_last || step_.now <= stage.wait.until;
     if (std::exchange(stage.polls, false) || all || stage.ready.empty()) {
       step_.take_from_inbox(stage, all);
     }
     step_.release_held(stage);
     if (stage.ready.empty()) return;
     const int next = stage.ready.first();
-    if (step_.fibers[next].gave_way && step_.now < stage.waits_until) return;
+    if (step_.fibers[next].gave_way && step_.now < stage.wait.until) return;
     if (computes_next(next) && !at_last && put_off(index)) return;
-    if (!step_.fibers[next].gave_way && step_.now > stage.waits_from) stage.paid_off = true;
+    if (!step_.fibers[next].gave_way && step_.now > stage.wait.from) stage.wait.paid_off = true;
     runner_.proceed(step_.take_ready(stage));
   }
 }
@@ -106,16 +106,16 @@ SimulatedStep Simulator::result() {
   double busy = 0;
   for (std::size_t i = 0; i < step_.stages.size(); ++i) {
     auto& stage = step_.stages[i];
-    step.busy.push_back(static_cast<double>(stage.busy) / base::kSecond);
+    step.busy.push_back(static_cast<double>(stage.tally.busy) / base::kSecond);
     busy += step.busy.back();
-    step.ends.push_back(static_cast<double>(stage.end) / base::kSecond);
-    step.last_backwards.push_back(static_cast<double>(stage.last_backward) / base::kSecond);
-    step.peak_activations.push_back(stage.peak);
-    step.messages.push_back(stage.messages);
+    step.ends.push_back(static_cast<double>(stage.tally.end) / base::kSecond);
+    step.last_backwards.push_back(static_cast<double>(stage.tally.last_backward) / base::kSecond);
+    step.peak_activations.push_back(stage.tally.memory.peak);
+    step.messages.push_back(stage.tally.messages);
     if (!step_.options.record) continue;
     const bool oversubscribed = stage.host >= 0;
     step.timeline.push_back(
-        {static_cast<int>(i), 0, 0, step_.now, oversubscribed, std::move(stage.spans), {}});
+        {static_cast<int>(i), 0, 0, step_.now, oversubscribed, std::move(stage.tally.spans), {}});
   }
   if (step_.now > 0) step.bubble = 1 - busy / (step_.machine.stages * step.seconds);
   return step;

@@ -51,7 +51,7 @@ void StepState::take_from_inbox(SimulatedStage& stage, bool all) {
     stage.first_in_inbox = std::exchange(own.next_in_inbox, -1);
     if (stage.first_in_inbox < 0) stage.last_in_inbox = -1;
     const auto arrived = std::exchange(own.arriving_bytes, 0);
-    stage.add_live(arrived);
+    stage.tally.memory.add(arrived);
     own.parked_bytes += arrived;
     const bool waits =
         std::exchange(own.enters, false) && !progress[task_of(own).stage].may_enter(own.microbatch);

@@ -49,24 +49,69 @@ struct SimulatedFiber {
   }
 };
 
-/// The state of a rank's thread.
-struct SimulatedStage {
-  int running = -1;                   ///< fiber that computes
-  base::Nanoseconds since = 0;        ///< when it began
-  base::Nanoseconds work = 0;         ///< how long it takes on a core of its own
-  int host = -1;                      ///< oversubscribed one that it is on; -1: has its own core
-  base::Nanoseconds free_at = 0;      ///< end of handling messages
-  base::Nanoseconds waits_from = 0;   ///< a fiber that gave way waits for answers
-  base::Nanoseconds waits_until = 0;  ///< so long
-  bool paid_off = false;              ///< that wait
-  base::Nanoseconds put_off_at = -1;  ///< moment in whose last round it will compute
-  schedule::YieldPolicy yield_policy;
+/// What a rank's thread computes.
+struct SimulatedWork {
+  int fiber = -1;               ///< -1: nothing
+  base::Nanoseconds since = 0;  ///< when it began
+  base::Nanoseconds work = 0;   ///< how long it takes on a core of its own
+};
 
-  schedule::YieldPolicy::Waited waited() const noexcept {
+/// The wait of a fiber that gave way: so long the rank waits for answers.
+struct AnswerWait {
+  base::Nanoseconds from = 0;
+  base::Nanoseconds until = 0;
+  bool paid_off = false;
+
+  schedule::YieldPolicy::Waited result() const noexcept {
     using enum schedule::YieldPolicy::Waited;
-    if (waits_until == waits_from) return kNot;
+    if (until == from) return kNot;
     return paid_off ? kPaidOff : kInVain;
   }
+};
+
+/// The activations, gradients and messages of a rank.
+struct LiveBytes {
+  std::int64_t now = 0;
+  std::int64_t peak = 0;
+
+  /// Adds what becomes live, or (negative) is let go of.
+  void add(std::int64_t bytes) noexcept {
+    now += bytes;
+    need(0);
+  }
+  /// Counts bytes that are live for a moment, while it computes.
+  void need(std::int64_t bytes) noexcept { peak = std::max(peak, now + bytes); }
+};
+
+/// What is told of a rank when the step is over.
+struct StageTally {
+  base::Nanoseconds busy = 0;
+  base::Nanoseconds end = 0;            ///< of its last work
+  base::Nanoseconds last_backward = 0;  ///< begin of the one that began last
+  std::int64_t messages = 0;            ///< sent
+  LiveBytes memory;
+  std::vector<schedule::Span> spans;
+
+  /// Notes that it has worked on the backward of `microbatch` since `since`.
+  void began_backward(int microbatch, base::Nanoseconds since) {
+    const auto index = static_cast<std::size_t>(microbatch);
+    if (went_back_.size() <= index) went_back_.resize(index + 1);
+    if (!went_back_[index]) last_backward = since;
+    went_back_[index] = true;
+  }
+
+ private:
+  std::vector<bool> went_back_;  // microbatches whose backward began here
+};
+
+/// The state of a rank's thread.
+struct SimulatedStage {
+  SimulatedWork running;
+  int host = -1;                      ///< oversubscribed one that it is on; -1: has its own core
+  base::Nanoseconds free_at = 0;      ///< end of handling messages
+  base::Nanoseconds put_off_at = -1;  ///< moment in whose last round it will compute
+  AnswerWait wait;
+  schedule::YieldPolicy yield_policy;
   schedule::HoldRule hold_rule;
   std::vector<int> held;  ///< fibers that the stage holds back, to stay free for others
   int awaiting = 0;       ///< fibers that wait for an answer of a peer
@@ -74,29 +119,7 @@ struct SimulatedStage {
   int first_in_inbox = -1, last_in_inbox = -1;
   ReadyQueue ready;
   std::vector<int> at_window;  ///< fibers whose microbatch may not enter yet
-  base::Nanoseconds busy = 0;
-  base::Nanoseconds end = 0;            ///< of its last work
-  base::Nanoseconds last_backward = 0;  ///< begin of the one that began last
-  std::vector<bool> went_back;          ///< microbatches whose backward began here
-  std::int64_t messages = 0;            ///< sent
-  std::int64_t live_bytes = 0, peak = 0;
-  std::vector<schedule::Span> spans;
-
-  /// Notes that the stage has worked on the backward of `microbatch` since `since`.
-  void began_backward(int microbatch) {
-    const auto index = static_cast<std::size_t>(microbatch);
-    if (went_back.size() <= index) went_back.resize(index + 1);
-    if (!went_back[index]) last_backward = since;
-    went_back[index] = true;
-  }
-
-  /// Adds activations, gradients or messages that become live, or (negative) are let go of.
-  void add_live(std::int64_t bytes) noexcept {
-    live_bytes += bytes;
-    need(0);
-  }
-  /// Counts bytes that are live for a moment, while it computes.
-  void need(std::int64_t bytes) noexcept { peak = std::max(peak, live_bytes + bytes); }
+  StageTally tally;
 };
 
 struct StepState {

@@ -57,7 +57,7 @@ PLANTS = [
     Plant("dropped gradient after the first backward", "src/server/sums/gradient_accumulator.cpp",
           "      apply(std::move(rest.sum), number, true);",
           "      if (number > 0) {\n"
-          "        waiting_.leave(rest.sum);\n"
+          "        waiting.leave(rest.sum);\n"
           "        continue;\n"
           "      }\n"
           "      apply(std::move(rest.sum), number, true);", [SERVER]),
@@ -91,10 +91,11 @@ PLANTS = [
           "if (!fetched && std::any_of(", "if (!fetched && false && std::any_of(", [SERVER, API]),
     # ---- order
     Plant("wrong ordinal in the order key", "src/server/running/execution_scope.cpp",
-          "return {caller.key(), std::exchange(caller.calls_, caller.calls_ + calls), caller.order_key_};",
-          "return {caller.key(), caller.calls_, caller.order_key_};", [SERVER]),
+          "          std::exchange(level.calls, level.calls + calls), level.random_key};",
+          "          innermost_ == nullptr ? std::exchange(level.calls, level.calls + calls) : level.calls,\n"
+          "          level.random_key};", [SERVER]),
     Plant("swapped random keys", "src/server/running/execution_scope.cpp",
-          "        base::mix_key(base::mix_key(execution.base_key_, entry_.random_key), order_key_));",
+          "        base::mix_key(base::mix_key(execution.base_key_, entry_.random_key), level_.random_key));",
           "        base::mix_key(base::mix_key(execution.base_key_, entry_.random_key), ordinal_));",
           [("test_api", "RandomNumbers.*")]),
     Plant("statistics in order of arrival", "src/server/modules/deferred_statistics.cpp",
@@ -119,7 +120,7 @@ PLANTS = [
           "    at::autocast::set_autocast_enabled(device, wanted.enabled);",
           "    at::autocast::set_autocast_enabled(device, !wanted.enabled);", [SERVER, API]),
     Plant("modes of the caller are not taken over", "src/server/requests/forward_requests.cpp",
-          "  scope.set_settings(settings);\n", "", [SERVER, API]),
+          "  scope.settings().set(settings);\n", "", [SERVER, API]),
     Plant("missing version check of arguments", "src/server/values/watched_arguments.cpp",
           "  return {tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version()),",
           "  return {0,", [SERVER, API]),
@@ -221,14 +222,14 @@ PLANTS = [
           "    entry.only_leaves = others == 0;", [SERVER]),
     Plant("what a suspended body switched stays for the next", "src/server/modules/settings_board.cpp",
           "  settle();\n  if (view == applied_) return;", "  if (view == applied_) return;", [SERVER]),
-    Plant("what a body switched before its backward is not looked for", "src/server/running/execution_scope.cpp",
-          "  scope_->own_code_only_ = true;\n  scope_->noted_ = false;", "  scope_->own_code_only_ = true;\n"
-          "  scope_->noted_ = true;", [SERVER]),
+    Plant("what a body switched before its backward is not looked for", "src/server/running/execution_settings.cpp",
+          "  settings_->own_code_only_ = true;\n  settings_->noted_ = false;", "  settings_->own_code_only_ = true;\n"
+          "  settings_->noted_ = true;", [SERVER]),
     Plant("what the hook of a leaf switched is not looked for", "src/server/sums/gradient_accumulator.cpp",
-          "  if (auto* const scope = hooked ? ExecutionScope::current() : nullptr) scope->note_user_code();\n", "",
+          "    scope->settings().note_user_code();\n", "",
           [SERVER]),
-    Plant("code of the user's counts as the library's own", "src/server/running/execution_scope.cpp",
-          "  if (scope_ != nullptr) scope_->own_code_only_ = before_;", "", [SERVER]),
+    Plant("code of the user's counts as the library's own", "src/server/running/execution_settings.cpp",
+          "  if (settings_ != nullptr) settings_->own_code_only_ = before_;", "", [SERVER]),
     Plant("a parameter that gets its first gradient flag is never read", "src/server/modules/setting_flags.cpp",
           "    if (meta != nullptr) places_[number] = &meta->requires_grad_;\n", "", [SERVER]),
     Plant("a pass finds what was begun early for another one", "src/server/calls/outgoing_call.cpp",
@@ -357,7 +358,7 @@ PLANTS = [
     Plant("all replicas record into one file", "src/api/files/run_log.cpp",
           "!of_first_pipeline() || rank", "rank", [("test_api", "RunLog*")]),
     Plant("lines of a run count from 1", "src/api/files/run_log.cpp",
-          "    lines_before = options.lines_before;\n", "", [("test_api", "RunLog*")]),
+          "    lines.of_earlier_job = options.lines_before;\n", "", [("test_api", "RunLog*")]),
     Plant("what a frame lent stays lent though it was not sent", "src/d2d/lend/frame_loans.h",
           "for (const LoanId id : lent_) loans_->withdraw(id);", "", [("test_d2d", "LoansOfTwo.*")]),
     Plant("what a frame lent is taken back at once", "src/d2d/channel/channel.cpp",

@@ -67,8 +67,9 @@ bool is_target(const Rank& rank, int pp_rank) {
 
 void check_target(const Rank& rank, int pp_rank, const char* what) {
   const int stages = rank.groups().of(Group::kPp).size();
-  SMP_REQUIRE(pp_rank == kAllPpRanks || (pp_rank >= 0 && pp_rank < stages) || rank.plan_request(),
-              what, " on pp_rank ", pp_rank, ", but there are ", stages, " stages");
+  SMP_REQUIRE(
+      pp_rank == kAllPpRanks || (pp_rank >= 0 && pp_rank < stages) || rank.parts().plan_request,
+      what, " on pp_rank ", pp_rank, ", but there are ", stages, " stages");
 }
 
 /// Whoever takes part in joining slices, of this pipeline and of those that hold the others, goes

@@ -112,7 +112,7 @@ Sent sent_since(Rank& rank, const d2d::ChannelCounters& before) {
   Sent sent;
   const auto& now = rank.channel().counters();
   const auto& port = rank.server().core().port;
-  const auto memory = d2d::memory_kind(rank.device().type()).value_or(d2d::MemoryKind::kHost);
+  const auto memory = d2d::memory_kind(rank.parts().device.type()).value_or(d2d::MemoryKind::kHost);
   for (int stage = 0; stage < port.size(); ++stage) {
     const GlobalRank name = port.name(PpRank(stage));
     const auto peer = name.index();
@@ -167,36 +167,53 @@ std::int64_t weights_of(const DistributedModelBase& model) {
 }  // namespace
 
 struct RunLog::State {
+  /// What the writer of the run has open.
+  struct Writer {
+    std::optional<base::AppendFile> metrics = {}, events = {};
+    std::optional<base::Farewell> farewell = {};
+  };
+  struct Lines {
+    std::int64_t of_earlier_job = 0;
+    std::int64_t own = 0;
+
+    std::int64_t all() const { return of_earlier_job + own; }
+  };
+  /// What there was when the run began.
+  struct Before {
+    d2d::ChannelCounters traffic = {};
+    std::int64_t steps = 0;
+    std::int64_t memory = 0;  // without the model
+  };
+  /// What a killed run leaves of this rank.
+  struct Ring {
+    std::optional<base::MappedFile> file = {};
+    std::optional<schedule::TraceRing> records = {};
+  };
+
   Rank& rank;
   SessionState& session;
   const DistributedModelBase& model;
   std::string folder = {};
-  std::optional<base::AppendFile> metrics = {}, events = {};  // on the writer
+  Writer writer = {};  // on the writer
   std::optional<StepTiming> timing = {};
-  std::int64_t lines_before = 0;  // of an earlier job
-  std::int64_t lines = 0;
+  Lines lines = {};
   bool plan_written = false;
   bool finished = false;
   bool complete = true;  // so far; a line after one that is missing or torn would mislead
-  bool warned = false;
-  d2d::ChannelCounters traffic_before = {};
-  std::int64_t steps_before = 0;
+  Before before = {};
   ClockOffset clock = {};
   std::int64_t measured = 0;
-  std::int64_t memory_before = 0;               // without the model
-  std::optional<base::Farewell> farewell = {};  // on the writer
-  std::optional<base::MappedFile> ring_file = {};
-  std::optional<schedule::TraceRing> ring = {};
+  Ring ring = {};
 
   ~State() {
-    if (ring) rank.server().recorder().write_to(nullptr);
+    if (ring.records) rank.server().recorder().write_to(nullptr);
   }
 
   /// True if this rank is a stage of the model's first replica, whose steps are recorded.
   bool of_first_pipeline() const {
     return rank.groups().of(Group::kPp).members()[0] == GlobalRank(kWriter);
   }
-  bool writes() const { return rank.topology().rank() == kWriter && !rank.plan_request(); }
+  bool writes() const { return rank.topology().rank() == kWriter && !rank.parts().plan_request; }
   std::string file(const std::string& name) const { return concat(folder, "/", name); }
   std::string own_ring() const { return file(report::ring_file(rank.topology().pp_rank())); }
 
@@ -206,7 +223,7 @@ struct RunLog::State {
                 "; give it how often the job before called append()");
     char buffer[32];
     const std::string utc = base::utc_timestamp(buffer);
-    lines_before = options.lines_before;
+    lines.of_earlier_job = options.lines_before;
     // What fails there fails on all ranks: they would wait for the writer.
     folder = decided_by_first_rank(rank, [&] {
                if (writes()) open_files(name, utc, options);
@@ -214,17 +231,17 @@ struct RunLog::State {
              }).front();
     if (!writes()) return;
     base::log(base::LogLevel::kInfo, "what this run leaves behind is in ", folder);
-    farewell.emplace("smp: asked to end; the numbers of ",
-                     concat(" steps are in ", folder, "/", report::kMetricsFile,
-                            ", and `smp report ", folder, "` draws what else there is"));
+    writer.farewell.emplace("smp: asked to end; the numbers of ",
+                            concat(" steps are in ", folder, "/", report::kMetricsFile,
+                                   ", and `smp report ", folder, "` draws what else there is"));
   }
 
   void open_files(const std::string& name, const std::string& utc, const RunLogOptions& options) {
     folder = make_folder(options.parent_folder, name, utc);
     base::write_file(file(report::kRunFile), description(name, utc, options));
-    metrics.emplace(file(report::kMetricsFile));
-    events.emplace(file(report::kEventFile));
-    events->append(report::event_file_header(seconds_since_1970()));
+    writer.metrics.emplace(file(report::kMetricsFile));
+    writer.events.emplace(file(report::kEventFile));
+    writer.events->append(report::event_file_header(seconds_since_1970()));
     write_plan();
   }
 
@@ -240,7 +257,7 @@ struct RunLog::State {
     if (options.loss_baseline) {
       made.baseline = report::Baseline{*options.loss_baseline, options.loss_baseline_name};
     }
-    made.configuration = rank.resolved_config().to_json();
+    made.configuration = rank.parts().config.to_json();
     return report::description_to_json(made);
   }
 
@@ -259,10 +276,10 @@ struct RunLog::State {
     if (!complete) return;
     write_if_possible([&] {
       write_plan();
-      metrics->append_line(report::metrics_line(line));
-      farewell->set_count(lines);
+      writer.metrics->append_line(report::metrics_line(line));
+      writer.farewell->set_count(lines.own);
       const Line curves(line.begin() + 1, line.end());
-      events->append(report::event_record(seconds_since_1970(), lines_before + lines, curves));
+      writer.events->append(report::event_record(seconds_since_1970(), lines.all(), curves));
     });
   }
 
@@ -270,13 +287,13 @@ struct RunLog::State {
   void start_recording() {
     auto& recorder = rank.server().recorder();
     recorder.enable(true);
-    if (!of_first_pipeline() || rank.plan_request()) return;
+    if (!of_first_pipeline() || rank.parts().plan_request) return;
     try {
       base::create_directories(folder);  // of another machine
-      ring_file.emplace(own_ring(), schedule::TraceRing::bytes_for(kRingRecords));
-      ring.emplace(ring_file->bytes(), rank.topology().pp_rank(),
-                   rank.server().core().options.oversubscribed);
-      recorder.write_to(&*ring);
+      ring.file.emplace(own_ring(), schedule::TraceRing::bytes_for(kRingRecords));
+      ring.records.emplace(ring.file->bytes(), rank.topology().pp_rank(),
+                           rank.server().core().options.oversubscribed);
+      recorder.write_to(&*ring.records);
     } catch (const std::exception& error) {
       session.warnings().note("a killed run will have no timeline: " + of_all_ranks(error.what()));
     }
@@ -285,7 +302,7 @@ struct RunLog::State {
   /// Reads the offset of this rank's clock. Collective.
   void read_clock() {
     clock = clock_of(rank);
-    if (ring) ring->set_clock_offset(clock.offset);
+    if (ring.records) ring.records->set_clock_offset(clock.offset);
   }
 
   /// Returns a message about this rank's file as one that other ranks would give too.
@@ -299,8 +316,8 @@ struct RunLog::State {
     auto& recorder = rank.server().recorder();
     recorder.enable(false);
     recorder.write_to(nullptr);
-    ring.reset();
-    ring_file.reset();
+    ring.records.reset();
+    ring.file.reset();
   }
 
   /// Runs `action`. A run is worth more than its log, so what cannot be written is warned about
@@ -310,11 +327,10 @@ struct RunLog::State {
     try {
       action();
     } catch (const Error& error) {
-      if (!std::exchange(warned, true)) {
+      if (std::exchange(complete, false)) {
         base::log(base::LogLevel::kWarning, "the run goes on, its log in ", folder,
-                  " is incomplete from step ", lines_before + lines, " on: ", error.what());
+                  " is incomplete from step ", lines.all(), " on: ", error.what());
       }
-      complete = false;
     }
   }
 
@@ -322,8 +338,8 @@ struct RunLog::State {
 
   /// Writes the messages of all stages, on the writer. Collective.
   void write_traffic() {
-    report::Traffic traffic{.steps = steps() - steps_before};
-    const auto own = sent_since(rank, traffic_before);
+    report::Traffic traffic{.steps = steps() - before.steps};
+    const auto own = sent_since(rank, before.traffic);
     for (auto& sent : gather_values(rank.groups().of(Group::kPp), own, "messages of a run")) {
       traffic.messages.push_back(std::move(sent.messages));
       traffic.bytes.push_back(std::move(sent.bytes));
@@ -338,7 +354,7 @@ struct RunLog::State {
   /// first measure(). Collective.
   void write_memory() {
     const auto peak = base::peak_resident_bytes();
-    const auto own = peak == 0 ? 0 : std::max<std::int64_t>(0, peak - memory_before);
+    const auto own = peak == 0 ? 0 : std::max<std::int64_t>(0, peak - before.memory);
     const auto stages = gather_values(rank.groups().of(Group::kPp), own, "memory of the stages");
     if (!writes()) return;
     write_if_possible(
@@ -364,10 +380,10 @@ RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
   state_->start_recording();
   state_->read_clock();
   state_->session.warnings().meet(state_->rank.groups().of(Group::kPp));
-  state_->traffic_before = state_->rank.channel().counters();
+  state_->before.traffic = state_->rank.channel().counters();
   malloc_trim(0);  // what was freed before there was a run is not its own
-  state_->memory_before = base::resident_bytes() - weights_of(model);
-  state_->steps_before = state_->steps();
+  state_->before.memory = base::resident_bytes() - weights_of(model);
+  state_->before.steps = state_->steps();
 }
 
 RunLog::~RunLog() {
@@ -398,8 +414,9 @@ void RunLog::append(const std::vector<std::pair<std::string, double>>& numbers) 
       !state_->finished, "rank ", state_->rank.topology().rank(),
       ": RunLog::append() after finish(), which has drawn what there was; append before it");
   if (!state_->writes()) return;
+  ++state_->lines.own;
   std::vector<std::pair<std::string, double>> line = {
-      {"step", static_cast<double>(state_->lines_before + ++state_->lines)}};
+      {"step", static_cast<double>(state_->lines.all())}};
   line.insert(line.end(), numbers.begin(), numbers.end());
   if (state_->timing) {
     line.emplace_back("step_seconds", state_->timing->seconds);
@@ -413,11 +430,11 @@ std::vector<std::string> RunLog::finish() {
   timeline.module_paths = state_->module_paths();
   state_->write_traffic();
   state_->write_memory();
-  const bool records_ring = state_->ring_file.has_value();
+  const bool records_ring = state_->ring.file.has_value();
   state_->stop_recording();
   if (records_ring) base::remove_file(state_->own_ring());
   state_->finished = true;
-  state_->farewell.reset();
+  state_->writer.farewell.reset();
   if (!state_->writes()) return {};
   std::vector<std::string> pictures;
   state_->write_if_possible([&] {

@@ -77,7 +77,7 @@ bool ModelPlacement::PlacedTensor::here(PpRank stage) const {
 }
 
 void ModelPlacement::keep_own_tensors(Rank& rank) const {
-  deferred::Materialiser materialiser(rank.device());
+  deferred::Materialiser materialiser(rank.parts().device);
   for (const auto& placed : tensors_) materialiser.announce(placed.name, placed.tensor);
   const auto stages = ranks_of(rank.topology(), Group::kPp);
   auto& server = rank.server();

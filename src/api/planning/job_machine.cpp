@@ -64,7 +64,7 @@ std::vector<std::int64_t> memory_of_devices(const Rank& rank,
 /// Of the accelerators that the ranks of this job compute on, all like this rank's and shared by as
 /// many. Empty: nothing is known. All ranks call it.
 std::vector<std::int64_t> memory_of_accelerators(const Rank& rank) {
-  const auto device = rank.device();
+  const auto device = rank.parts().device;
   const auto own = d2d::identity_of(device);
   const auto all = gather_values(rank.groups().of(Group::kLocal), own, "GPUs of this machine");
   const auto bytes = base::device_memory(device) / std::count(all.begin(), all.end(), own);
@@ -85,9 +85,10 @@ std::vector<std::int64_t> memory_of_stages(const Rank& rank,
   if (memory.size() == 1) memory.assign(ranks.size(), memory[0]);
   if (configured.empty()) memory = memory_of_devices(rank, devices);
   if (!memory.empty()) return memory;
-  if (!rank.device().is_cpu() && !rank.plan_request()) return memory_of_accelerators(rank);
+  if (!rank.parts().device.is_cpu() && !rank.parts().plan_request)
+    return memory_of_accelerators(rank);
   const auto bytes = base::machine_memory();
-  if (rank.plan_request() || bytes == 0) return memory;
+  if (rank.parts().plan_request || bytes == 0) return memory;
   for (const auto of_stage : ranks) {
     const auto neighbours = rank.topology().group(Group::kLocal, of_stage).size();
     memory.push_back(bytes / static_cast<std::int64_t>(neighbours));
@@ -104,7 +105,7 @@ std::vector<int> nodes_of_stages(const Rank& rank) {
   for (int stage = 0; stage < static_cast<int>(ranks.size()); ++stage) {
     if (of_node > 0) {
       nodes.push_back(stage / of_node);
-    } else if (rank.plan_request()) {
+    } else if (rank.parts().plan_request) {
       nodes.push_back(0);
     } else {
       const int first = rank.topology().group(Group::kLocal, ranks[stage]).front();
@@ -116,7 +117,7 @@ std::vector<int> nodes_of_stages(const Rank& rank) {
 
 /// Of each stage; -1: unbound, or not known.
 std::vector<int> sockets_of_stages(const Rank& rank, const simulate::Machine& machine) {
-  const bool elsewhere = rank.plan_request() || rank.config().stages_per_node > 0;
+  const bool elsewhere = rank.parts().plan_request || rank.config().stages_per_node > 0;
   if (elsewhere || machine.stages == 1 || !machine.devices.empty()) {
     return std::vector<int>(static_cast<std::size_t>(machine.stages), -1);
   }
@@ -127,7 +128,7 @@ std::vector<int> sockets_of_stages(const Rank& rank, const simulate::Machine& ma
 /// whether they would.
 bool lends_to_all(const Rank& rank) {
   const auto& config = rank.config();
-  if (rank.plan_request()) return config.lend_tensors && config.transport != "mpi";
+  if (rank.parts().plan_request) return config.lend_tensors && config.transport != "mpi";
   const auto& routes = rank.channel().routes();
   const auto neighbours = rank.topology().group(Group::kLocal);
   return neighbours.size() > 1 &&
@@ -141,7 +142,7 @@ bool lends_to_all(const Rank& rank) {
 /// taken to have nodes of their own.
 bool replicas_are_apart(const Rank& rank) {
   if (rank.config().stages_per_node > 0) return true;
-  if (rank.plan_request()) return false;
+  if (rank.parts().plan_request) return false;
   const auto& topology = rank.topology();
   const auto stages = topology.group(Group::kPp);
   return std::any_of(stages.begin(), stages.end(), [&](int of_stage) {
@@ -153,7 +154,7 @@ bool replicas_are_apart(const Rank& rank) {
 
 /// Whether ranks that share modules are on several machines.
 bool sharers_are_apart(const Rank& rank) {
-  if (rank.plan_request()) return false;
+  if (rank.parts().plan_request) return false;
   const auto& topology = rank.topology();
   const auto neighbours = topology.group(Group::kLocal);
   const auto holders = topology.group(Group::kTp);
@@ -180,7 +181,7 @@ double copied_bytes_per_second(const simulate::Machine& machine) {
 simulate::Machine::Replicas replicas_of(const Rank& rank, const simulate::Machine& machine) {
   const auto& config = rank.config();
   simulate::Machine::Replicas replicas;
-  if (rank.plan_request() || rank.groups().num_replicas() > 1) {
+  if (rank.parts().plan_request || rank.groups().num_replicas() > 1) {
     replicas.count = rank.topology().rdp_size();
   }
   replicas.all_get_sums = !config.shard_optimizer_state;
@@ -218,7 +219,7 @@ void link_devices(simulate::Machine& machine) {
 }  // namespace
 
 bool begins_sums_early(const Rank& rank, const simulate::Machine& machine) {
-  if (!rank.config().overlapping_allreduce || !rank.device().is_cpu()) return false;
+  if (!rank.config().overlapping_allreduce || !rank.parts().device.is_cpu()) return false;
   return std::all_of(machine.devices.begin(), machine.devices.end(),
                      [](const auto& device) { return device == base::devices().front().name; });
 }
@@ -276,8 +277,8 @@ simulate::Machine machine_of_pipeline(Rank& rank) {
       places_of(nodes_of_stages(rank), sockets_of_stages(rank, machine), config.network_ports);
   machine.network = {kNetworkLatency, config.network_gbit * 1e9 / 8};
   machine.memory = memory_of_stages(rank, machine.devices);
-  if (rank.cores() > 0) {
-    const double places = static_cast<double>(rank.cores()) / at::get_num_threads();
+  if (rank.parts().cores > 0) {
+    const double places = static_cast<double>(rank.parts().cores) / at::get_num_threads();
     machine.oversubscribed = oversubscribed_hosts(rank.topology(), places, machine);
   }
   if (config.trace_repeats > 0) return with_measured_messages(rank, machine, lends);

@@ -54,7 +54,7 @@ std::optional<std::string> too_little_memory(const std::vector<PlannedModel>& mo
 
 void warn_of_too_little_memory(const Rank& rank, const std::vector<PlannedModel>& models) {
   const auto& topology = rank.topology();
-  if (rank.plan_request() || topology.local_rank() != 0) return;
+  if (rank.parts().plan_request || topology.local_rank() != 0) return;
   const auto text = too_little_memory(models, stages_here(topology), base::machine_memory());
   if (text) base::log(base::LogLevel::kWarning, *text);
 }

@@ -33,7 +33,7 @@ const partitioning::ModuleTree& tree_of(const ModelToPlan& model) {
 /// (dp/early_buckets.h), by all replicas or by those that step the parameter.
 int gradient_copies_of(const Rank& rank, const simulate::Machine& machine) {
   const int replicas =
-      rank.plan_request() ? rank.topology().dp_size() : rank.groups().num_replicas();
+      rank.parts().plan_request ? rank.topology().dp_size() : rank.groups().num_replicas();
   return replicas > 1 && begins_sums_early(rank, machine) ? 2 : 1;
 }
 

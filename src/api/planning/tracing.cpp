@@ -43,7 +43,7 @@ class Attempts final : public server::StepEngine {
       : rank_(rank),
         preview_(preview),
         models_(models),
-        on_device_(!rank.device().is_cpu()),
+        on_device_(!rank.parts().device.is_cpu()),
         meta_(on_device_ ||
               std::any_of(models.begin(), models.end(),
                           [](auto* model) { return deferred::is_delayed(*model->modules[0]); })),

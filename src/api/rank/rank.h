@@ -2,8 +2,6 @@
 // others it talks to, and the server of its modules.
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -38,21 +36,17 @@ class Rank {
   static Rank& current();
   static Rank* find_current() noexcept;
 
+  /// What was there before it.
+  const RankParts& parts() const noexcept { return parts_; }
   const Topology& topology() const noexcept { return parts_.topology; }
   PpRank pp_rank() const noexcept { return server_.rank(); }
   /// Whether this is the stage on which bodies run and plans are made.
   bool is_first_stage() const noexcept { return pp_rank().value() == 0; }
-  const base::ResolvedConfig& resolved_config() const noexcept { return parts_.config; }
   const Config& config() const noexcept { return parts_.config.values(); }
   /// Of gradients or values that travel together.
   std::int64_t bucket_bytes() const noexcept {
     return static_cast<std::int64_t>(config().bucket_cap_mb * (1 << 20));
   }
-  /// On which this rank computes.
-  c10::Device device() const noexcept { return parts_.device; }
-  /// Of this machine, that its ranks may use; 0: as many as ranks.
-  int cores() const noexcept { return parts_.cores; }
-  const std::optional<PlanRequest>& plan_request() const noexcept { return parts_.plan_request; }
 
   /// What this rank has sent and received so far, and over what.
   const d2d::Channel& channel() const noexcept { return *parts_.channel; }

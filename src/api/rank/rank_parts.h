@@ -26,9 +26,9 @@ struct RankParts {
   std::unique_ptr<server::Watchdog::Session> watch;  // then: it sees MPI end
   base::ResolvedConfig config;
   Topology topology;
-  std::unique_ptr<d2d::MpiSession> mpi;   // not with ranks of one process
-  std::unique_ptr<d2d::Channel> channel;  // between all ranks of the job
-  c10::Device device{c10::DeviceType::CPU};
+  std::unique_ptr<d2d::MpiSession> mpi;      // not with ranks of one process
+  std::unique_ptr<d2d::Channel> channel;     // between all ranks of the job
+  c10::Device device{c10::DeviceType::CPU};  ///< on which the rank computes
   int cores = 0;  ///< of this machine, that its ranks may use; 0: as many as ranks
   bool independent_pipelines = false;  ///< StartOptions
   /// Set if this process plays rank 0 of a job that is only planned: nobody else is there.

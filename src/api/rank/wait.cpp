@@ -7,7 +7,7 @@
 namespace smp {
 
 void wait() {
-  if (auto* scope = server::ExecutionScope::current()) scope->finish_calls();
+  if (auto* scope = server::ExecutionScope::current()) scope->outgoing().finish();
 }
 
 namespace detail {

@@ -71,7 +71,7 @@ void warn_of_progress_thread(const Rank& rank, SharedWarnings& warnings) {
 
 void warn_of_settings(const Rank& rank, SharedWarnings& warnings) {
   warn_of_progress_thread(rank, warnings);
-  for (const std::string& warning : rank.resolved_config().warnings()) {
+  for (const std::string& warning : rank.parts().config.warnings()) {
     warnings.note("configuration: " + warning);
   }
   warnings.meet(rank.groups().of(Group::kWorld));
@@ -271,14 +271,14 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   return Session(std::move(session));
 }
 
-bool is_planning() { return Rank::current().plan_request().has_value(); }
+bool is_planning() { return Rank::current().parts().plan_request.has_value(); }
 
 bool is_initialized() noexcept { return Rank::find_current() != nullptr; }
 
 int rank() { return Rank::current().topology().rank(); }
 int size() { return Rank::current().topology().size(); }
 int local_rank() { return Rank::current().topology().local_rank(); }
-at::Device device() { return Rank::current().device(); }
+at::Device device() { return Rank::current().parts().device; }
 int local_size() { return Rank::current().topology().local_size(); }
 int pp_rank() { return Rank::current().topology().pp_rank(); }
 int pp_size() { return Rank::current().topology().pp_size(); }
@@ -326,7 +326,7 @@ Packet detail::broadcast(Packet own, int root, Group which) {
   const auto ranks = self.topology().group(which);
   SMP_REQUIRE(std::find(ranks.begin(), ranks.end(), root) != ranks.end(), "smp::broadcast: rank ",
               root, " is not in the group");
-  SMP_REQUIRE(!self.plan_request() || root == rank(), "smp::broadcast from rank ", root,
+  SMP_REQUIRE(!self.parts().plan_request || root == rank(), "smp::broadcast from rank ", root,
               ", but only rank 0 runs while the job is planned; skip it if smp::is_planning()");
   auto packet =
       to_packet(self.groups().of(which).broadcast(to_payload(std::move(own)), GlobalRank(root)));
@@ -342,7 +342,7 @@ std::vector<Packet> detail::all_gather(Packet own, Group which) {
     packets.push_back(to_packet(std::move(payload)));
   }
   copy_tensors(packets[static_cast<std::size_t>(ranks.rank())]);
-  if (!self.plan_request()) return packets;
+  if (!self.parts().plan_request) return packets;
   return {self.topology().group(which).size(), packets[0]};
 }
 

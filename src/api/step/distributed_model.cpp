@@ -255,7 +255,7 @@ void DistributedModelBase::place(const SessionParts& session,
     const UntouchedSettings untouched(models);
     return make_plans(rank, session.state.warnings(), to_plan, preview);
   }();
-  if (const auto& request = rank.plan_request()) {
+  if (const auto& request = rank.parts().plan_request) {
     std::vector<std::string> candidates;
     for (const auto* model : models) {
       candidates.push_back(candidate_table(model->state_->candidates, rank.topology().tp_size()));

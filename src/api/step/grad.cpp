@@ -86,7 +86,7 @@ std::vector<at::Tensor> grad(const std::vector<at::Tensor>& outputs,
                              std::optional<bool> retain_graph, bool create_graph,
                              bool allow_unused) {
   SMP_REQUIRE(!inputs.empty(), "smp::grad() with respect to no input");
-  if (auto* scope = server::ExecutionScope::current()) scope->finish_calls();
+  if (auto* scope = server::ExecutionScope::current()) scope->outgoing().finish();
   const auto there = all_fetched(outputs);
   const auto roots = roots_of(there);
   auto gradients = gradients_of(there, all_fetched(grad_outputs));

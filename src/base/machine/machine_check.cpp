@@ -89,26 +89,26 @@ std::string names_of(const std::vector<std::string>& gpus) {
 }
 
 std::string gpus_text(const MachineFacts& facts) {
-  if (facts.gpus.empty()) return concat(facts.torch_gpus);  // as in some containers
-  const bool all = facts.torch_gpus == static_cast<int>(facts.gpus.size());
-  if (all || facts.torch_gpus <= 0) return names_of(facts.gpus);
-  return concat(names_of(facts.gpus), ", of which LibTorch sees ", facts.torch_gpus);
+  if (facts.gpus.names.empty()) return concat(facts.gpus.seen_by_torch);  // as in some containers
+  const bool all = facts.gpus.seen_by_torch == static_cast<int>(facts.gpus.names.size());
+  if (all || facts.gpus.seen_by_torch <= 0) return names_of(facts.gpus.names);
+  return concat(names_of(facts.gpus.names), ", of which LibTorch sees ", facts.gpus.seen_by_torch);
 }
 
 /// Adds a finding about GPUs; none for a machine without, since none are needed.
 void add_gpus(const MachineFacts& facts, std::vector<MachineFinding>& findings) {
-  if (facts.gpus.empty() && facts.torch_gpus <= 0) return;
+  if (facts.gpus.names.empty() && facts.gpus.seen_by_torch <= 0) return;
   const auto found = gpus_text(facts);
-  if (facts.torch_gpus < 0) {
+  if (facts.gpus.seen_by_torch < 0) {
     findings.push_back({Grade::kNote, "GPUs", found + ", and this LibTorch is built without CUDA",
                         "build with one that has it (SMP_TORCH_DIR, docs/gpus.md)"});
-  } else if (facts.torch_gpus == 0) {
+  } else if (facts.gpus.seen_by_torch == 0) {
     findings.push_back({Grade::kNote, "GPUs", found + ", of which LibTorch sees none",
                         "see what nvidia-smi says, and whether CUDA_VISIBLE_DEVICES hides them"});
-  } else if (ranks_of(facts) > facts.torch_gpus) {
+  } else if (ranks_of(facts) > facts.gpus.seen_by_torch) {
     findings.push_back({Grade::kNote, "GPUs",
                         concat(found, for_ranks(facts), ": with device = cuda some share one"),
-                        concat("start ", facts.torch_gpus, " ranks on this machine")});
+                        concat("start ", facts.gpus.seen_by_torch, " ranks on this machine")});
   } else {
     findings.push_back({Grade::kGood, "GPUs", found, {}});
   }
@@ -133,30 +133,31 @@ std::string gist_of(const std::string& said) {
 }
 
 MachineFinding mpi(const MachineFacts& facts) {
-  if (facts.mpi.empty()) {
+  if (facts.mpi.version.empty()) {
     return {Grade::kBroken, "MPI", "there is no mpirun in PATH",
             "apt-get install openmpi-bin libopenmpi-dev"};
   }
-  if (!facts.mpi_starts) {
+  if (!facts.mpi.starts) {
     return {Grade::kBroken, "MPI",
-            concat(facts.mpi, ", which cannot start a job here: ", gist_of(facts.job_said)),
+            concat(facts.mpi.version, ", which cannot start a job here: ", gist_of(facts.mpi.said)),
             "see what `mpirun -n 2 --oversubscribe true` says; as root add --allow-run-as-root"};
   }
-  const auto found = concat(facts.mpi, ", starts in ", rounded(facts.mpi_start_seconds, "s"));
-  if (facts.mpi_start_seconds < kSlowStart) return {Grade::kGood, "MPI", found, {}};
+  const auto found =
+      concat(facts.mpi.version, ", starts in ", rounded(facts.mpi.start_seconds, "s"));
+  if (facts.mpi.start_seconds < kSlowStart) return {Grade::kGood, "MPI", found, {}};
   return {Grade::kNote, "MPI", found,
           "on one machine --mca pml ob1 --mca btl vader,self looks for no network"};
 }
 
 /// Adds a finding about the paths between the ranks of the job that MPI started.
 void add_paths(const MachineFacts& facts, std::vector<MachineFinding>& findings) {
-  if (facts.mpi.empty() || !facts.mpi_starts) return;
+  if (facts.mpi.version.empty() || !facts.mpi.starts) return;
   const auto with = "with transport = " + facts.transport;
-  if (facts.paths_work) {
+  if (facts.mpi.paths_work) {
     findings.push_back({Grade::kGood, "paths", with + " all ranks reach each other", {}});
     return;
   }
-  const auto said = gist_of(facts.job_said);  // an error says what to do after its first "; "
+  const auto said = gist_of(facts.mpi.said);  // an error says what to do after its first "; "
   const auto end = said.find("; ");
   findings.push_back({Grade::kBroken, "paths", with + " a job fails: " + said.substr(0, end),
                       end == std::string::npos ? "SMP_TRANSPORT=auto" : said.substr(end + 2)});

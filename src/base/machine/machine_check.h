@@ -8,6 +8,21 @@
 
 namespace smp::base {
 
+/// The GPUs of a machine.
+struct GpuFacts {
+  std::vector<std::string> names;  ///< of NVIDIA GPUs in the machine
+  int seen_by_torch = -1;          ///< number that LibTorch can use; -1: it has no CUDA
+};
+
+/// The MPI of a machine, and how a job went that it was to start there.
+struct MpiFacts {
+  std::string version;       ///< first line of mpirun --version; empty: there is none
+  bool starts = true;        ///< mpirun starts a job of MachineFacts::ranks, two at least
+  double start_seconds = 0;  ///< seconds that this start takes
+  bool paths_work = true;    ///< its ranks reached each other
+  std::string said;          ///< the job's stderr, of mpirun and its ranks
+};
+
 /// The facts about a machine and the software installed there.
 struct MachineFacts {
   int ranks = 0;                      ///< ranks that are to run there; 0: one per core
@@ -21,15 +36,10 @@ struct MachineFacts {
   bool reads_other_processes = true;  ///< processes of one user may read each other's memory
   std::string blas;                   ///< the BLAS of LibTorch: "mkl"
   double gflops = 0;                  ///< GFLOP/s of one core, for a product of float32 matrices
-  std::vector<std::string> gpus;      ///< names of NVIDIA GPUs in the machine
-  std::int64_t longest_file = -1;     ///< bytes, that a process may write; -1: without limit
-  int torch_gpus = -1;                ///< GPUs that LibTorch can use; -1: it has no CUDA
-  std::string mpi;                    ///< first line of mpirun --version; empty: there is none
-  bool mpi_starts = true;             ///< mpirun starts a job of `ranks`, two at least
-  double mpi_start_seconds = 0;       ///< seconds that this start takes
-  std::string transport = "auto";     ///< the setting with which that job was started
-  bool paths_work = true;             ///< its ranks reached each other
-  std::string job_said;               ///< the job's stderr, of mpirun and its ranks
+  GpuFacts gpus;
+  std::int64_t longest_file = -1;  ///< bytes, that a process may write; -1: without limit
+  MpiFacts mpi;
+  std::string transport = "auto";  ///< the setting with which the job of `mpi` was started
 };
 
 /// One thing that was looked at.

@@ -8,13 +8,13 @@ WorkTimes::Measured::Measured(WorkTimes& times, const schedule::StepProgress& pr
     : times_(times),
       scope_(progress.has_list() ? &scope : nullptr),
       phase_(scope.identity().phase) {
-  if (scope_ != nullptr) scope_->measure(&times_.clock_);
+  if (scope_ != nullptr) scope_->stopwatch().start(times_.clock_);
 }
 
 WorkTimes::Measured::~Measured() {
   if (scope_ == nullptr) return;
-  times_.rule_.computed(phase_, scope_->measured());
-  scope_->measure(nullptr);
+  times_.rule_.computed(phase_, scope_->stopwatch().elapsed());
+  scope_->stopwatch().stop();
 }
 
 }  // namespace smp::server

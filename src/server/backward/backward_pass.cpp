@@ -50,10 +50,18 @@ void validate(const Node& node, variable_list& outputs) {
       });
 }
 
+/// True if the node can be applied twice, each time for some of its edges. A post hook would want
+/// to see all of its gradients at once.
+bool can_compute_twice(const GraphNode& entry) {
+  return entry.also_leaves && entry.node->post_hooks().empty() &&
+         computes_gradients_apart(*entry.node);
+}
+
 }  // namespace
 
 variable_list BackwardPass::run(const edge_list& roots, variable_list&& gradients) {
-  const OwnCodeOnly own(graph_.runs_user_code ? nullptr : ExecutionScope::current());
+  auto* const scope = graph_.runs_user_code ? nullptr : ExecutionScope::current();
+  const OwnCodeOnly own(scope == nullptr ? nullptr : &scope->settings());
   // Filling a generator takes as long as ten nodes.
   std::optional<base::RandomScope> random;
   if (options_.random_key && graph_.runs_user_code) random.emplace(*options_.random_key);
@@ -168,13 +176,6 @@ variable_list BackwardPass::compute(const GraphNode& entry, Targets targets,
   return (*entry.node)(std::move(inputs));
 }
 
-/// True if the node can be applied twice, each time for some of its edges. A post hook would want
-/// to see all of its gradients at once.
-bool BackwardPass::can_compute_twice(const GraphNode& entry) const {
-  return entry.also_leaves && entry.node->post_hooks().empty() &&
-         computes_gradients_apart(*entry.node);
-}
-
 void BackwardPass::compute_for_others(NodeIndex index, variable_list&& inputs) {
   const auto& entry = graph_.nodes[index];
   put_off(index, {.inputs = inputs});
@@ -202,20 +203,15 @@ void BackwardPass::finish_for_leaves(NodeIndex index, ForLeaves&& kept) {
 void BackwardPass::give_place(NodeIndex index) {
   const auto& entry = graph_.nodes[index];
   replies_.enqueue(index, entry.reached);
-  if (entry.reached) return count_started();
+  if (entry.reached) return statistics_.count_started(replies_.in_flight());
   static_cast<AsyncNode&>(*entry.node).not_reached();
   pass_on(index, variable_list(entry.node->num_outputs()), false);
-}
-
-void BackwardPass::count_started() {
-  ++statistics_.async_nodes;
-  statistics_.most_in_flight = std::max(statistics_.most_in_flight, replies_.in_flight());
 }
 
 void BackwardPass::start(NodeIndex index, AsyncNode& node, variable_list&& inputs) {
   if (!node.post_hooks().empty()) graph_.nodes[index].inputs = inputs;
   auto done = replies_.expect(index);
-  count_started();
+  statistics_.count_started(replies_.in_flight());
   const auto chain = chain_from(graph_, index, node, options_);
   const InsideNode inside;
   if (chain.empty()) return node.start(std::move(inputs), options_, std::move(done));

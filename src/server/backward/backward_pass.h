@@ -74,13 +74,11 @@ class BackwardPass {
   void evaluate(NodeIndex index);
   void execute(NodeIndex index, variable_list&& inputs);
   variable_list compute(const GraphNode& entry, Targets targets, variable_list&& inputs);
-  bool can_compute_twice(const GraphNode& entry) const;
   void compute_for_others(NodeIndex index, variable_list&& inputs);
   void finish_for_leaves(NodeIndex index, ForLeaves&& kept);
   void start(NodeIndex index, AsyncNode& node, variable_list&& inputs);
   void suspend_in(NodeIndex index, module::SuspendingNode& node, variable_list&& inputs);
   void give_place(NodeIndex index);
-  void count_started();
   void finish_started(Reply&& reply);
   void finish(NodeIndex index, variable_list&& outputs, const variable_list* inputs, bool reaches);
   void pass_on(NodeIndex index, variable_list&& outputs, bool reaches);

@@ -3,6 +3,7 @@
 // here (paper §4.1, App. B). Threads: the rank's thread, on any of its fibers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -17,6 +18,12 @@ struct BackwardStatistics {
   std::uint64_t async_nodes = 0;  ///< of these, started
   std::uint64_t parks = 0;        ///< times the fiber was suspended
   int most_in_flight = 0;
+
+  /// Counts a node that was started; `in_flight` are, with it.
+  void count_started(int in_flight) noexcept {
+    ++async_nodes;
+    most_in_flight = std::max(most_in_flight, in_flight);
+  }
 };
 
 /// Runs backward from `roots` with `gradients` (same length; undefined is allowed) on the calling

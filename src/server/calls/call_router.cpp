@@ -36,10 +36,10 @@ class BodyCall {
     auto* scope = ExecutionScope::current();
     if (!scope->calls_from_body()) return;
     scope_ = scope;
-    scope_->body_call_begins(module_);
+    scope_->settings().body_call_begins(module_);
   }
   ~BodyCall() {
-    if (scope_ != nullptr) scope_->body_call_ends(module_);
+    if (scope_ != nullptr) scope_->settings().body_call_ends(module_);
   }
   BodyCall(const BodyCall&) = delete;
   BodyCall& operator=(const BodyCall&) = delete;
@@ -160,13 +160,13 @@ std::optional<ForwardResponse> CallRouter::await_result(OutgoingCall& call, Call
                                                         ForwardRequest& request) {
   auto& scope = *ExecutionScope::current();
   request.request = call.ask(answer);
-  send(call.facts().owner, request, !request.promised.empty() || scope.has_open_calls());
+  send(call.facts().owner, request, !request.promised.empty() || scope.outgoing().has_open());
   call.wait();
   if (answer.response) return std::move(answer.response);
   if (failures_.swallow_while_unwinding()) return std::nullopt;
   if (!answer.failure) failures_.throw_aborted();
   // An earlier call may be what failed.
-  if (scope.has_open_calls()) scope.finish_calls();
+  if (scope.outgoing().has_open()) scope.outgoing().finish();
   call.note_thrown();
   throw_remote(*answer.failure);
 }
@@ -181,7 +181,7 @@ bool CallRouter::may_promise(const CallTraits& traits) const {
 /// Static mode: where the call stands among those of its execution.
 RecordedFlow::Call* CallRouter::follow_record(const ForwardRequest& request, std::uint64_t kind) {
   auto& scope = *ExecutionScope::current();
-  const auto [call, departs] = flow_.next(scope.way(), kind);
+  const auto [call, departs] = flow_.next(scope.outgoing().way(), kind);
   if (departs && core_.step->keeps_to_record) tell_departure(request);
   return call;
 }
@@ -214,7 +214,7 @@ Packet CallRouter::promise(ForwardRequest&& request, PpRank owner, ExpectedResul
   auto outputs = std::make_shared<PromisedOutputs>(std::move(call), request, expected, own,
                                                    std::move(uses), recorded);
   send(owner, request, true);
-  scope.add(outputs);
+  scope.outgoing().add(outputs);
   ++core_.counters.promised;
   return PromisedOutputs::promises(outputs);
 }
@@ -223,15 +223,15 @@ Packet CallRouter::promise(ForwardRequest&& request, PpRank owner, ExpectedResul
 void CallRouter::send(PpRank owner, ForwardRequest& request, bool in_row) {
   auto& scope = *ExecutionScope::current();
   if (in_row) {
-    request.row = scope.row();
-    request.place = scope.next_place(owner);
+    request.row = scope.outgoing().row();
+    request.place = scope.outgoing().next_place(owner);
   }
   request.releases = line_->take_releases(owner);
   core_.scopes.recorder.note(RequestKind::kAsked, core_.port.rank(), request.request);
   try {
     core_.port.send(owner, request);
   } catch (...) {
-    if (in_row) scope.give_back_place(owner);
+    if (in_row) scope.outgoing().give_back_place(owner);
     throw;
   }
   core_.counters.passed_on += request.promised.size();

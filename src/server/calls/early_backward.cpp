@@ -21,7 +21,7 @@ OutgoingCall& call_of(const ChainLink& link) { return node_of(link).call(); }
 /// True if the microbatch's forward is over on all ranks when that of the chain is: every open call
 /// has answered or is in the chain, and executions end after those that they call.
 bool nothing_else_runs(const ExecutionScope& scope, const std::vector<ChainLink>& chain) {
-  const auto& calls = scope.open_calls();
+  const auto& calls = scope.outgoing().open();
   return std::all_of(calls.begin(), calls.end(), [&](const auto& call) {
     return call->has_answered() ||
            std::any_of(chain.begin(), chain.end(),
@@ -61,7 +61,7 @@ std::unique_ptr<EarlyBackward> EarlyBackward::begin(const at::Tensor& loss, doub
     }
     node_of(link).start_early(options, link.paths, start);
   }
-  scope.note_work();
+  scope.work().note();
   return early;
 }
 

@@ -53,7 +53,7 @@ PromisedOutputs::PromisedOutputs(std::shared_ptr<OutgoingCall> call, ForwardRequ
       uses_(std::move(uses)),
       outputs_(expected.outputs.size()),
       num_live_(outputs_.size()),
-      number_(ExecutionScope::current()->num_calls()),
+      number_(ExecutionScope::current()->work().calls()),
       from_body_(ExecutionScope::current()->calls_from_body()),
       keeping_(request.withhold_outputs ? Keeping::kWithheld
                : request.keep_outputs   ? Keeping::kKept
@@ -136,7 +136,7 @@ PromisedValues::Value PromisedOutputs::value(std::size_t index) {
   auto& line = line_in_step();
   if (line.failures().empty_because_unwinding()) return {at::empty({0}), false};
   if (need_ == Need::kNone) {
-    const bool has_worked = ExecutionScope::current()->has_worked_since(number_);
+    const bool has_worked = ExecutionScope::current()->work().has_worked_since(number_);
     need_ = has_worked ? Need::kLater : Need::kAtOnce;
   }
   const auto& facts = call_->facts();
@@ -201,7 +201,7 @@ void PromisedOutputs::finish() {
 
 /// In one process an earlier call that failed would have been the end.
 void PromisedOutputs::throw_failure() {
-  ExecutionScope::current()->finish_calls();
+  ExecutionScope::current()->outgoing().finish();
   call_->note_thrown();
   throw_remote(*answer_.failure);
 }
@@ -249,7 +249,7 @@ void PromisedOutputs::take_settings(const Settings& changed) {
   auto& line = line_in_step();
   auto& module = line.core().scopes.modules.module(call_->facts().module);
   line.take_settings(module, changed);
-  if (from_body_) ExecutionScope::current()->body_call_ends(module);
+  if (from_body_) ExecutionScope::current()->settings().body_call_ends(module);
 }
 
 }  // namespace smp::server

@@ -115,7 +115,7 @@ class PromisedOutputs final : public PromisedValues, public OpenCall {
   NodePointer<RemoteCall> node_;  // likewise
   std::vector<PromisedOutput> outputs_;
   std::size_t num_live_;        // outputs, and uses
-  const std::uint64_t number_;  // ExecutionScope::num_calls() of its caller
+  const std::uint64_t number_;  // WorkCount::calls() of its caller
   const bool from_body_;
   const Keeping keeping_;  // as far as was asked for
   Need need_ = Need::kNone;

@@ -94,7 +94,7 @@ BodyBackward::WeightedRoots BodyBackward::end_forward(const std::vector<at::Tens
                                                       const std::vector<at::Tensor>& gradients,
                                                       double weight, EarlyBackward* early) const {
   try {
-    ExecutionScope::current()->finish_calls();
+    ExecutionScope::current()->outgoing().finish();
     return weighted(roots, gradients, weight);
   } catch (const StepAborted&) {
     throw;

@@ -1,18 +1,13 @@
-// server/engine/module_server.cpp: messages find their part; waits find their end.
+// server/engine/module_server.cpp: messages find their part.
 #include "server/engine/module_server.h"
 
 #include <cstdio>
 #include <utility>
 
-#include "alive/common_errors.h"
-#include "alive/pulse.h"
-#include "alive/watchdog.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "module/call_handler.h"
 #include "server/ends/last_words.h"
-#include "server/ends/silent_rank.h"
-#include "server/protocol/exception_text.h"
 
 namespace smp::server {
 
@@ -34,19 +29,10 @@ class ModuleServer::Idle final : public fiber::Activity {
 };
 
 ModuleServer::ModuleServer(d2d::Channel& channel, std::vector<GlobalRank> stages,
-                           const ServerOptions& options,
-                           std::function<void(const std::string& why)> on_abort)
+                           const ServerOptions& options, StallControl::OnAbort on_abort)
     : core_(channel, std::move(stages), options,
             [this](WorkerTask&& task) { run_task(std::move(task)); }),
-      on_abort_(std::move(on_abort)),
-      stall_watch_(core_.clock, {options.stall_seconds, options.abort_seconds},
-                   {[this](double seconds) { ask_others(&StallReport::ask, seconds); },
-                    [this](double seconds) { ask_others(&StallReport::refresh, seconds); },
-                    [this](double seconds) { return end_stall(seconds); },
-                    [this, &channel] {
-                      channel.check_links();
-                      tell_what_is_withheld();
-                    }}),
+      stalls_(core_, failures_, engine_, channel, std::move(on_abort)),
       idle_(std::make_unique<Idle>(core_.port.name())) {
   core_.scopes.recorder.shares_cores(options.oversubscribed);
   explain_uncaught_exceptions();
@@ -56,14 +42,12 @@ ModuleServer::ModuleServer(d2d::Channel& channel, std::vector<GlobalRank> stages
   core_.workers.inherit_fiber_locals();
   core_.port.open([this](PpRank source, std::int64_t step,
                          Message&& message) { receive(source, step, std::move(message)); },
-                  [this](std::exception_ptr error) { fail(std::move(error)); });
+                  [this](std::exception_ptr error) { stalls_.fail(std::move(error)); });
   auto& scheduler = fiber::Scheduler::instance();
   poll_ = scheduler.add_poll([this, &scheduler, &channel, work = std::uint64_t{0}]() mutable {
     const bool moved = channel.poll();
     const bool worked = std::exchange(work, core_.workers.launched() + received_) != work;
-    // Questions about a stall and their answers do not end it.
-    stall_watch_.poll(scheduler.any_waiting(), worked || (moved && !stall_report_.talking()));
-    stall_report_.poll();
+    stalls_.poll(scheduler.any_waiting(), worked, moved);
     return moved;
   });
 }
@@ -106,9 +90,9 @@ schedule::StepTrace ModuleServer::run_step(const StepTask& task) {
 /// Hands a message on by its step. A rank may be a step ahead, so messages of a later step are kept
 /// until this rank begins it.
 void ModuleServer::receive(PpRank source, std::int64_t step, Message&& message) {
-  if (std::holds_alternative<StallQuestion>(message)) return stall_report_.on_question(source);
+  if (std::holds_alternative<StallQuestion>(message)) return stalls_.report().on_question(source);
   if (auto* answer = std::get_if<StallAnswer>(&message)) {
-    return stall_report_.on_answer(source, std::move(*answer));
+    return stalls_.report().on_answer(source, std::move(*answer));
   }
   ++received_;
   if (std::holds_alternative<RankLeft>(message)) {
@@ -173,56 +157,6 @@ void ModuleServer::run_task(WorkerTask&& task) {
 
 void ModuleServer::leave_job() { core_.port.send_to_others(RankLeft{}); }
 
-// ---- waits without an end ----------------------------------------------------------------------
-
-/// Ends all waits of this rank after a stall of `seconds`; returns false to be asked again later.
-/// The rank that reports the stall ends its waits first, so that all ranks fail with its text, and
-/// it alone prints that.
-bool ModuleServer::end_stall(double seconds) {
-  constexpr double kPrecedence = 2;
-  const auto reporter = stall_report_.reporter(seconds);
-  if (reporter && seconds < core_.options.abort_seconds + kPrecedence) return false;
-  // A rank that was stopped itself hears first what the others have to say.
-  if (stall_report_.talking()) return false;
-  Watchdog::end_soon();
-  const auto text = stall_report_.text(seconds);
-  if (reporter && !in_step()) leave_to_another_rank(text, core_.port.name(*reporter));
-  leave_to_accuser(text);
-  abandon(text);
-  return true;
-}
-
-/// Leaves the printing to the rank that accuses a stopped rank. Such a rank holds up every pipeline
-/// of the job, and each finds it by itself.
-void ModuleServer::leave_to_accuser(const std::string& text) const {
-  for (const auto& stopped : stopped_ranks(core_.scopes.modules, core_.clock.now())) {
-    leave_to_another_rank(text, GlobalRank(base::accuser_of(stopped.rank.value())));
-    return;
-  }
-}
-
-/// In a poll, where nobody takes what is thrown: that a rank cannot be asked is what is wrong.
-void ModuleServer::ask_others(void (StallReport::*how)(double), double seconds) noexcept try {
-  (stall_report_.*how)(seconds);
-} catch (...) {
-  abandon(std::current_exception());
-}
-
-void ModuleServer::abandon(const std::string& why) {
-  abandon(std::make_exception_ptr(PeerLostError(why)));
-}
-
-void ModuleServer::abandon(std::exception_ptr error) {
-  on_abort_(text_of(error));
-  if (in_step()) failures_.fail_step(std::move(error));
-}
-
-/// Fails the running step with `error`. If the channel has failed, or no step runs, all waits end
-/// by it instead, since nothing that anybody waits for comes any more.
-void ModuleServer::fail(std::exception_ptr error) {
-  const bool failed = core_.port.has_failed();
-  if (!failed) failures_.fail_step(error);
-  if (failed || !in_step()) abandon(std::move(error));
-}
+void ModuleServer::abandon(const std::string& why) { stalls_.abandon(why); }
 
 }  // namespace smp::server

@@ -4,8 +4,6 @@
 #pragma once
 
 #include <deque>
-#include <exception>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,8 +11,7 @@
 
 #include "schedule/step_trace.h"
 #include "server/calls/call_router.h"
-#include "server/ends/stall_report.h"
-#include "server/ends/stall_watch.h"
+#include "server/engine/stall_control.h"
 #include "server/engine/step_run.h"
 #include "server/requests/request_runner.h"
 #include "server/step/call_places.h"
@@ -31,7 +28,7 @@ class ModuleServer {
   /// @param stages    the job's rank of every stage of this pipeline, this one among them
   /// @param on_abort  called with the reason when all waits of this rank are to end
   ModuleServer(d2d::Channel& channel, std::vector<GlobalRank> stages, const ServerOptions& options,
-               std::function<void(const std::string& why)> on_abort);
+               StallControl::OnAbort on_abort);
   ~ModuleServer();
 
   PpRank rank() const noexcept { return core_.port.rank(); }
@@ -75,11 +72,6 @@ class ModuleServer {
   void receive(PpRank source, std::int64_t step, Message&& message);
   void dispatch(PpRank source, Message&& message);
   void run_task(WorkerTask&& task);
-  void ask_others(void (StallReport::*how)(double), double seconds) noexcept;
-  bool end_stall(double seconds);
-  void leave_to_accuser(const std::string& text) const;
-  void abandon(std::exception_ptr error);
-  void fail(std::exception_ptr error);
 
   /// Describes a fiber that runs no module: "rank 2".
   class Idle;
@@ -96,10 +88,8 @@ class ModuleServer {
   CallRouter router_{core_, failures_, states_};
   RequestRunner runner_{core_, failures_};
   StepRun engine_{core_, router_, runner_, failures_, states_};
-  std::function<void(const std::string&)> on_abort_;
   std::deque<Early> early_;  // of a step that this rank has not begun
-  StallWatch stall_watch_;
-  StallReport stall_report_{core_.port, core_.scopes.modules, core_.clock, core_.waiting};
+  StallControl stalls_;
   std::uint64_t received_ = 0;  // messages, but for those about stalls
   std::unique_ptr<Idle> idle_;
   std::shared_ptr<void> poll_;

@@ -203,16 +203,16 @@ void StepRun::check_left_settings() const {
 void StepRun::leave_settings(ExecutionScope& scope) {
   auto& step = *core_.step;
   auto& board = core_.scopes.settings;
-  const auto left = scope.note_settings();
+  const auto left = scope.settings().note();
   if (step.task.one_at_a_time) {
     // So must later steps, if it may matter how the next microbatch begins.
-    if (scope.body_settings().changes_the_next(board.base(), left)) {
+    if (scope.settings().body().changes_the_next(board.base(), left)) {
       core_.scopes.modules.note_state();
     }
     return board.begin_microbatches_with(left);
   }
   if (step.task.microbatches > 1) {
-    scope.body_settings().require_repeatable(board.flags(), board.base(), left);
+    scope.settings().body().require_repeatable(board.flags(), board.base(), left);
   }
   if (left == board.base() || *left == *board.base()) return;
   if (step.left_settings.empty()) {

@@ -193,7 +193,7 @@ variable_list BackwardRequests::run_backward_of(BackwardRequest& request, Execut
   }
   if (core_.accumulator.after_first_backward(record.execution)) scope.set_after_first_backward();
   const ModesScope modes(record.modes.without_autocast());
-  scope.set_settings(settings_of(request, record));
+  scope.settings().set(settings_of(request, record));
   edge_list roots;
   variable_list gradients;
   for (std::size_t i = 0; i < record.outputs.size(); ++i) {

@@ -150,7 +150,7 @@ ForwardResponse ForwardRequests::run_forward(PpRank source, ForwardRequest& requ
   const auto& part = board.flags().subtree(module.smp_module());
   const auto settings = board.view_of(part, request.settings);
   auto& scope = *ExecutionScope::current();
-  scope.set_settings(settings);
+  scope.settings().set(settings);
   const ModesScope modes(request.modes);
   restore_forms(request.forms, request.arguments.tensors);
   request.requires_grad.truncate(request.arguments.tensors.size());
@@ -159,7 +159,7 @@ ForwardResponse ForwardRequests::run_forward(PpRank source, ForwardRequest& requ
   inputs->belongs_to({request.module, request.microbatch, core_.step->number});
   const WatchedArguments arguments(request.arguments.tensors);
   auto result = run_module(*entry, module, request.arguments, arguments);
-  const auto& left = scope.note_settings();
+  const auto& left = scope.settings().note();
   // Views may differ and say the same, if it was suspended between a switch and back.
   const bool changed = left != settings && *left != *settings;
   auto response = keep_record(source, std::move(result), std::move(inputs), arguments, request,
@@ -238,7 +238,7 @@ ForwardResponse ForwardRequests::keep_record(PpRank source, Packet&& result,
   core_.step->admission.keep(identity.microbatch);
   response.record = core_.step->records.add(
       {std::move(inputs), std::move(outputs), identity.module, identity.microbatch,
-       identity.execution, request.modes, request.position, ExecutionScope::current()->settings()});
+       identity.execution, request.modes, request.position, ExecutionScope::current()->settings().view()});
   if (request.row != 0) {
     core_.step->admission.note_record({source, request.request}, response.record, as_promised);
   }

@@ -14,8 +14,8 @@
 //
 // What stops is registered with what stops it, and looked at again when that has ended. Nothing is
 // passed twice, so a step costs O(executions x parameters that each reaches), and nothing but
-// tensors is allocated once the arrays have grown. What is known of a microbatch stands in
-// microbatch_gradients.h, the gradients themselves in waiting_gradients.h.
+// tensors is allocated once the arrays have grown. What is known of the microbatches stands in
+// step_microbatches.h, the sums of cells in cell_sums.h; here are the turns of the parameters.
 //
 // Threads: the rank's; the calls that apply gradients run hooks and LibTorch code, so they belong
 // on a fiber, never in a poll. A hook may suspend its fiber.
@@ -28,14 +28,14 @@
 
 #include "server/graph/gradient_sink.h"
 #include "server/protocol/order_key.h"
+#include "server/sums/cell_sums.h"
 #include "server/sums/gradient_listener.h"
-#include "server/sums/microbatch_gradients.h"
 #include "server/sums/parameter_numbers.h"
-#include "server/sums/reached_leaves.h"
-#include "server/sums/waiting_gradients.h"
+#include "server/sums/step_microbatches.h"
 
 namespace smp::server {
 
+/// Says when a sum of gradients enters `.grad`.
 class GradientAccumulator {
  public:
   using Leaf = torch::autograd::AccumulateGrad;
@@ -53,7 +53,7 @@ class GradientAccumulator {
       : numbers_(numbers),
         guard_(std::move(guard)),
         random_key_(std::move(random_key)),
-        reached_(numbers) {}
+        sums_(numbers) {}
   GradientAccumulator(const GradientAccumulator&) = delete;
   GradientAccumulator& operator=(const GradientAccumulator&) = delete;
 
@@ -79,16 +79,16 @@ class GradientAccumulator {
   /// Calls mark_closed() and settle(), because no backward of the execution will follow.
   void close(ExecutionId id);
   /// True if everything that the execution gives follows the body's first backward.
-  bool after_first_backward(ExecutionId id) const;
+  bool after_first_backward(ExecutionId id) const { return step_.at(id).after_first_backward; }
 
   // Marks only: settle() draws the conclusions. Neither allocates nor frees; safe in a poll.
 
   /// Marks that the body of `microbatch` begins its first backward: all executions before it are
   /// open, and recorded or closed.
-  void mark_forward_done(int microbatch) noexcept;
+  void mark_forward_done(int microbatch) noexcept { step_.mark_forward_done(microbatch); }
   /// Marks that the body of `microbatch` has ended: all its executions have delivered.
-  void mark_microbatch_done(int microbatch) noexcept;
-  void mark_closed(ExecutionId id) noexcept;
+  void mark_microbatch_done(int microbatch) noexcept { step_.mark_done(microbatch); }
+  void mark_closed(ExecutionId id) noexcept { step_.mark_closed(id); }
 
   /// Accumulates what the marks have made certain. Runs hooks, which may suspend the fiber.
   void settle();
@@ -109,21 +109,12 @@ class GradientAccumulator {
     bool after_first_backward_;
   };
 
-  /// The bytes of gradients that wait for their turn: now, and the most since begin().
-  std::size_t waiting_bytes() const noexcept { return waiting_.bytes(); }
-  std::size_t most_waiting_bytes() const noexcept { return waiting_.most_bytes(); }
-
+  /// The gradients that wait for their turn.
+  const WaitingGradients& waiting() const noexcept { return sums_.waiting(); }
   /// Counts of the work done since begin(); for tests.
-  struct Effort {
-    std::uint64_t pairs = 0;  ///< looks at whether an execution still owes a parameter a gradient
-    std::uint64_t walks = 0;  ///< graphs walked, at most one an execution
-  };
-  const Effort& effort() const noexcept { return effort_; }
+  const CellSums::Effort& effort() const noexcept { return sums_.effort(); }
 
  private:
-  using Microbatch = MicrobatchGradients;
-  using Execution = Microbatch::Execution;
-  using Cell = Microbatch::Cell;
   static constexpr std::uint32_t kNone = ExecutionId::kNone;
 
   struct Parameter {
@@ -136,25 +127,14 @@ class GradientAccumulator {
 
   void put(Leaf& leaf, variable_list&& gradients, ExecutionId id, bool after_first_backward);
   ParameterNumber admit(const at::Tensor& parameter);
-  void add_waiting(Microbatch& microbatch, ParameterNumber number, Leaf& leaf,
-                   Contribution&& contribution);
   void look_at(std::uint32_t microbatch, ParameterNumber number);
   void take_turns(ParameterNumber number);
   bool turn_is_over(ParameterNumber number);
-  bool advance(Microbatch& microbatch, ParameterNumber number);
-  bool absorb_through(const Microbatch& microbatch, const Cell& cell, std::uint32_t place);
-  void plan(Microbatch& microbatch);
   void draw_conclusions(std::uint32_t microbatch);
   void wake_waiters(ExecutionId id);
-  void apply_cell(Microbatch& microbatch, ParameterNumber number);
+  void apply_cell(std::uint32_t microbatch, ParameterNumber number);
   void tell_if_final(const Leaf& leaf, ParameterNumber number);
   void apply(LeafSum&& sum, std::uint32_t microbatch, bool after_first_backward);
-  void reset() noexcept;
-
-  Microbatch& at(std::uint32_t microbatch);
-  Execution& at(ExecutionId id);
-  Cell& cell(Microbatch& microbatch, ParameterNumber number);
-  bool exists(ExecutionId id) const noexcept;
   /// True for a leaf that belongs to no placed model. Such a leaf waits for no microbatch whose
   /// graph is not known to reach it: a body that made it reads its gradient right after the
   /// backward.
@@ -164,19 +144,10 @@ class GradientAccumulator {
   Guard guard_;
   RandomKey random_key_;
   GradientListener* listener_ = nullptr;
-  std::vector<Microbatch> microbatches_;  // the first count_ are the step's
-  std::uint32_t count_ = 0;
+  StepMicrobatches step_;
   std::vector<Parameter> parameters_;  // by number
-  WaitingGradients waiting_;
+  CellSums sums_;
   std::uint64_t arrivals_ = 0;
-
-  // Marked, no conclusions drawn yet; what marks append has been reserved.
-  std::vector<ExecutionId> marked_executions_;
-  std::vector<std::uint32_t> marked_microbatches_;
-  std::size_t opened_ = 0;
-
-  ReachedLeaves reached_;  // of plan(), kept for its arrays
-  Effort effort_;
 };
 
 }  // namespace smp::server

@@ -17,14 +17,13 @@
 #include "base/work_clock.h"
 #include "module/call_handler.h"
 #include "simulate/device_profile.h"
-#include "trial/graph/call_recorder.h"
-#include "trial/graph/live_log.h"
 #include "trial/operators/operator_watch.h"
 #include "trial/operators/write_guard.h"
 #include "trial/trace_median.h"
 #include "trial/tracer/operator_notes.h"
 #include "trial/tracer/parameter_reads.h"
 #include "trial/tracer/state_watch.h"
+#include "trial/tracer/traced_run.h"
 
 namespace smp::partitioning {
 namespace {
@@ -104,30 +103,18 @@ struct Tracer::State {
   std::string failed_module;
   std::map<std::pair<int, int>, double> assumed;  // by model and module that asked
 
-  // Of one run.
-  std::optional<CallRecorder> recorder;
   std::vector<const base::Device*> devices;
-  OperatorMeter meter;
-  Watching watching = Watching::kNothing;
-  simulate::IntervalTimes waited;  // for other ranks, so far
   /// The times that calls would wait for other ranks: by microbatch, by model, by interval.
   std::vector<std::vector<std::vector<simulate::IntervalTimes>>> waits;
   base::WorkClock clock;                   // of timed runs
+  std::optional<TracedRun> run;            // the one that goes on
   std::vector<const RoutedBase*> running;  // innermost last
-  std::optional<LiveLog> live_log;
-  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  /// A tensor that a call returned. It may be gone, but no other tensor gets its address meanwhile.
-  struct Returned {
-    CallRecorder::Call call;
-    Weak tensor;
-  };
-  std::unordered_map<const c10::TensorImpl*, Returned> returned_by;
 
   State(std::vector<TracedModel> traced, std::vector<const base::Device*> priced)
-      : models(std::move(traced)), reads(models), devices(std::move(priced)), meter(devices) {}
+      : models(std::move(traced)), reads(models), devices(std::move(priced)) {}
 
   bool watches_state() const {
-    return states && (watching == Watching::kSizes || watching == Watching::kState);
+    return states && (run->takes_sizes() || run->watching() == Watching::kState);
   }
   void look_at_running() {
     std::vector<std::pair<int, int>> modules;
@@ -139,47 +126,33 @@ struct Tracer::State {
   }
 };
 
-/// While this object lives, time counts for no module: the tracer itself is at work.
-class Tracer::Bookkeeping {
- public:
-  explicit Bookkeeping(State& state) : state_(state) {
-    if (state_.watching == Watching::kClock) static_cast<void>(state_.clock.now());
-  }
-  ~Bookkeeping() {
-    if (state_.watching == Watching::kClock) state_.clock.skip();
-  }
-  Bookkeeping(const Bookkeeping&) = delete;
-  Bookkeeping& operator=(const Bookkeeping&) = delete;
-
- private:
-  State& state_;
-};
-
 /// A call that runs; the destructor ends it, also when an exception leaves it.
 class Tracer::RunningCall {
  public:
   RunningCall(Tracer& tracer, RoutedBase& module, std::int64_t input_bytes)
       : tracer_(tracer), module_(module), exceptions_(std::uncaught_exceptions()) {
     auto& state = *tracer_.state_;
-    const Bookkeeping own(state);
-    const Reading now = tracer_.now();  // what follows is nobody's
+    auto& run = *state.run;
+    const TracedRun::Bookkeeping own(run);
+    const Reading now = run.now();  // what follows is nobody's
     const Known& known = state.known.at(&module);
     if (state.watches_state()) {
       state.look_at_running();
       state.states->enter(known.model, known.module);
     }
     if (state.hidden) state.hidden->enter({known.model, known.module}, known.crosses);
-    state.recorder->begin(known.model, known.module, input_bytes, now);
+    run.calls().begin(known.model, known.module, input_bytes, now);
     state.running.push_back(&module);
-    state.live_log->begin(state.recorder->current());
+    run.live().begin(run.calls().current());
   }
   ~RunningCall() {
     auto& state = *tracer_.state_;
-    const Bookkeeping own(state);
+    auto& run = *state.run;
+    const TracedRun::Bookkeeping own(run);
     if (std::uncaught_exceptions() > exceptions_ && state.failed_module.empty()) {
       state.failed_module = module_.smp_place.path;
     }
-    state.recorder->end(output_bytes_, tracer_.now());
+    run.calls().end(output_bytes_, run.now());
     state.running.pop_back();
     const Known& known = state.known.at(&module_);
     if (state.hidden) state.hidden->leave(known.crosses);
@@ -187,7 +160,7 @@ class Tracer::RunningCall {
       state.states->leave(known.model, known.module);
       state.look_at_running();
     }
-    state.live_log->end(state.recorder->current());
+    run.live().end(run.calls().current());
   }
   RunningCall(const RunningCall&) = delete;
   RunningCall& operator=(const RunningCall&) = delete;
@@ -342,118 +315,63 @@ Tracer::Traces Tracer::joined(std::vector<Traces> microbatches) const {
 /// writes the same ones.
 Tracer::Traces Tracer::run_once(const Body& body, int microbatch, Watching watching) {
   auto& state = *state_;
-  state.watching = watching;
-  state.meter = OperatorMeter(state.devices);
-  state.waited = {};
   state.failed_module.clear();
   state.running.clear();
-  state.live_log.emplace();
-  state.returned_by.clear();
-  state.recorder.emplace(trees_of(state.models), now());
+  auto& run =
+      state.run.emplace(trees_of(state.models), state.devices, watching, state.clock, state.reads);
   WriteGuard guard(all_modules(state.models), state.written);
   {
     const base::FiberLocalScope<CallHandler> handler(module::call_handler(), this);
     const base::RandomScope random(
         base::mix_key(state.key, static_cast<std::uint64_t>(microbatch)));
-    OperatorNotes notes(*state.recorder, guard);
-    if (watching == Watching::kSizes) notes.note_costs(state.meter, state.reads);
+    OperatorNotes notes(run.calls(), guard);
+    if (run.takes_sizes()) notes.note_costs(run.meter(), state.reads);
     if (state.watches_state()) notes.note_state(*state.states);
     std::optional<OperatorWatch> watch;
     if (notes.are_wanted()) watch.emplace(notes);
-    state.live_log->keep_graph(body());
-    state.recorder->finish(now());
+    run.live().keep_graph(body());
+    run.calls().finish(run.now());
   }
   state.written = guard.written();
-  if (watching == Watching::kSizes) note_sizes();
-  state.live_log.reset();
-  return std::move(state.recorder->traces());
+  if (run.takes_sizes()) note_sizes();
+  auto traces = std::move(run.calls().traces());
+  state.run.reset();
+  return traces;
 }
 
 /// Fills in what is known from the operators that ran: bytes, and times on other devices.
 void Tracer::note_sizes() {
   auto& state = *state_;
-  auto& traces = state.recorder->traces();
-  state.live_log->account(weight_storages(state.models), traces);
+  auto& calls = state.run->calls();
+  auto& traces = calls.traces();
+  state.run->live().account(weight_storages(state.models), traces);
   auto& waits = state.waits.emplace_back();
   for (std::size_t m = 0; m < traces.size(); ++m) {
-    waits.push_back(state.recorder->times_on(static_cast<int>(m), state.devices.size()));
+    waits.push_back(calls.times_on(static_cast<int>(m), state.devices.size()));
     traces[m].device = state.devices.front()->name;
     for (std::size_t d = 1; d < state.devices.size(); ++d) {
-      traces[m].profiles.push_back(simulate::profile_of(
-          traces[m], state.devices[d]->name, state.recorder->times_on(static_cast<int>(m), d)));
+      traces[m].profiles.push_back(simulate::profile_of(traces[m], state.devices[d]->name,
+                                                        calls.times_on(static_cast<int>(m), d)));
     }
   }
 }
 
-/// The present reading. If operators are priced, it ends with one more device, on which nothing
-/// computes and only waits are counted.
-Reading Tracer::now() const {
-  if (state_->watching == Watching::kClock) {
-    return {{static_cast<double>(state_->clock.now()) / base::kSecond, 0, 0}};
-  }
-  auto reading = state_->meter.times();
-  reading.push_back(state_->waited);
-  return reading;
-}
-
 void Tracer::note_wait(double forward_seconds, double backward_seconds) {
-  const Bookkeeping own(*state_);
-  state_->waited.forward += forward_seconds;
-  state_->waited.backward += backward_seconds;
+  state_->run->note_wait(forward_seconds, backward_seconds);
 }
 
 void Tracer::note_backward(const std::vector<at::Tensor>& roots) {
-  auto& state = *state_;
-  const Bookkeeping own(state);
-  state.live_log->keep_graph(roots);
-  if (roots.size() != 1) return;
-  const auto found = state.returned_by.find(roots[0].unsafeGetTensorImpl());
-  if (found != state.returned_by.end()) state.recorder->note_loss(found->second.call);
+  state_->run->note_backward(roots);
 }
 
 void Tracer::note_assumed(double value) {
-  const auto& recorder = *state_->recorder;
-  state_->assumed[{recorder.current().model, recorder.current_module()}] = value;
+  const auto& calls = state_->run->calls();
+  state_->assumed[{calls.current().model, calls.current_module()}] = value;
 }
 
 const std::string& Tracer::failed_module() const { return state_->failed_module; }
 
 // ---- calls -------------------------------------------------------------------------------------
-
-/// Notes that the innermost call passes these tensors to the next call.
-void Tracer::note_passed(const std::vector<at::Tensor>& tensors) {
-  auto& state = *state_;
-  for (const auto& tensor : tensors) {
-    if (!tensor.defined()) continue;
-    state.reads.note(state.recorder->current().model, state.recorder->current_module(), tensor);
-  }
-}
-
-/// Notes that these tensors are handed to the innermost call, as arguments or as results.
-void Tracer::note_handed(const std::vector<at::Tensor>& tensors, bool returned) {
-  auto& state = *state_;
-  const int model = state.recorder->current().model;
-  const int module = state.recorder->current_module();
-  for (const auto& tensor : tensors) {
-    if (!tensor.defined()) continue;
-    if (returned) {
-      state.reads.note_returned(model, module, tensor);
-    } else {
-      state.reads.note_handed(model, module, tensor);
-    }
-  }
-}
-
-/// Notes these tensors as results of the innermost call. A tensor that it got from a call of its
-/// own still counts as that call's result.
-void Tracer::note_result(const std::vector<at::Tensor>& tensors) {
-  for (const auto& tensor : tensors) {
-    if (!tensor.defined()) continue;
-    const auto& object = tensor.getIntrusivePtr();
-    state_->returned_by.try_emplace(
-        object.get(), State::Returned{state_->recorder->current(), State::Weak(object)});
-  }
-}
 
 /// Answers as if every module lived elsewhere, so that exactly the tensors are seen that would
 /// travel.
@@ -474,25 +392,25 @@ void Tracer::leave(Space& space) noexcept {
 
 std::optional<Packet> Tracer::call(RoutedBase& module, const CallEntry& entry, PpRank,
                                    Packet&& arguments, const CallTraits&) {
-  auto& state = *state_;
-  const bool sizes = state.watching == Watching::kSizes;
-  if (sizes) note_passed(arguments.tensors);
+  auto& run = *state_->run;
+  const bool sizes = run.takes_sizes();
+  if (sizes) run.note_passed(arguments.tensors);
   auto result = [&] {
     RunningCall running(*this, module, total_bytes(arguments.tensors));
     if (sizes) {
-      note_handed(arguments.tensors, /*returned=*/false);
-      state.live_log->note_arguments(arguments.tensors);
+      run.note_handed(arguments.tensors, /*returned=*/false);
+      run.live().note_arguments(arguments.tensors);
     }
     auto returned = entry.run(module, arguments);
     running.set_output_bytes(total_bytes(returned.tensors));
-    if (sizes) note_result(returned.tensors);
+    if (sizes) run.note_result(returned.tensors);
     return returned;
   }();
-  const Bookkeeping own(state);
-  state.live_log->keep_graph(result.tensors);
+  const TracedRun::Bookkeeping own(run);
+  run.live().keep_graph(result.tensors);
   if (!sizes) return result;
-  note_handed(result.tensors, /*returned=*/true);
-  state.live_log->note_results(result.tensors);
+  run.note_handed(result.tensors, /*returned=*/true);
+  run.live().note_results(result.tensors);
   return result;
 }
 

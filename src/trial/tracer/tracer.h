@@ -11,10 +11,11 @@
 #include "partition/model/module_tree.h"
 #include "simulate/trace.h"
 #include "smp/detail/call.h"
-#include "trial/graph/call_recorder.h"
 #include "trial/state/hidden_members.h"
 
 namespace smp::partitioning {
+
+enum class Watching;  // trial/tracer/traced_run.h
 
 /// A model and the objects behind its tree. The vectors have the indices of ModuleTree::nodes.
 struct TracedModel {
@@ -86,15 +87,7 @@ class Tracer final : public CallHandler {
   struct Known;
   struct State;
   class RunningCall;
-  class Bookkeeping;
 
-  /// The purpose of a run.
-  enum class Watching {
-    kSizes,  ///< to price operators and to measure tensors
-    kClock,  ///< to measure times; operators are not watched, which would take time too
-    kState,  ///< to see what modules write
-    kNothing,
-  };
   using Traces = std::vector<simulate::Trace>;  // one a model
   Traces run_once(const Body& body, int microbatch, Watching watching);
   std::vector<Traces> take_sizes(const Bodies& bodies);
@@ -102,10 +95,6 @@ class Tracer final : public CallHandler {
   Traces joined(std::vector<Traces> microbatches) const;
   void note_sizes();
   void add_waits(Traces& traces) const;
-  Reading now() const;
-  void note_passed(const std::vector<at::Tensor>& tensors);
-  void note_handed(const std::vector<at::Tensor>& tensors, bool returned);
-  void note_result(const std::vector<at::Tensor>& tensors);
 
   std::unique_ptr<State> state_;
 };

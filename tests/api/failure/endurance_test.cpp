@@ -66,7 +66,7 @@ void expect_nothing_left() {
   EXPECT_EQ(server.step, nullptr);
   EXPECT_EQ(server.counters.records_left, 0u);
   EXPECT_EQ(server.workers.busy(), 0u);
-  EXPECT_EQ(server.accumulator.waiting_bytes(), 0u);
+  EXPECT_EQ(server.accumulator.waiting().bytes(), 0u);
 }
 
 Result train(int steps, std::uint64_t seed, double mean_delay) {

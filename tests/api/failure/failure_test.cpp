@@ -125,7 +125,7 @@ void expect_nothing_left(std::size_t given_up) {
   EXPECT_EQ(server.counters.records_left, 0u);
   EXPECT_EQ(server.workers.busy(), 0u);
   EXPECT_EQ(server.workers.given_up(), given_up);
-  EXPECT_EQ(server.accumulator.waiting_bytes(), 0u);
+  EXPECT_EQ(server.accumulator.waiting().bytes(), 0u);
 }
 
 // A step that works, one as `script` says, and one that must work again.

@@ -20,8 +20,8 @@ MachineFacts good_machine() {
   facts.open_files = 1024;
   facts.blas = "mkl";
   facts.gflops = 90;
-  facts.mpi = "mpirun (Open MPI) 4.1.4";
-  facts.mpi_start_seconds = 0.3;
+  facts.mpi.version = "mpirun (Open MPI) 4.1.4";
+  facts.mpi.start_seconds = 0.3;
   return facts;
 }
 
@@ -45,11 +45,11 @@ TEST(MachineCheck, FindsNothingToDoOnAGoodMachine) {
 
 TEST(MachineCheck, NamesGpusThatAllRanksHave) {
   auto facts = good_machine();
-  facts.gpus = {"NVIDIA H100", "NVIDIA H100", "NVIDIA A2", "NVIDIA H100"};
-  facts.torch_gpus = 4;
+  facts.gpus.names = {"NVIDIA H100", "NVIDIA H100", "NVIDIA A2", "NVIDIA H100"};
+  facts.gpus.seen_by_torch = 4;
   EXPECT_EQ(finding("GPUs", facts).grade, Grade::kGood);
   EXPECT_EQ(finding("GPUs", facts).found, "1 x NVIDIA A2, 3 x NVIDIA H100");
-  facts.gpus.clear();  // as in some containers
+  facts.gpus.names.clear();  // as in some containers
   EXPECT_EQ(finding("GPUs", facts).found, "4");
 }
 
@@ -68,39 +68,39 @@ const Flaw kFlaws[] = {
      "fewer ranks"},
     {"products", Grade::kNote, [](MachineFacts& m) { m.gflops = 2; }, "mkl, 2 GFLOP/s",
      "SMP_TORCH_DIR"},
-    {"GPUs", Grade::kNote, [](MachineFacts& m) { m.gpus = {"NVIDIA H100"}; },
+    {"GPUs", Grade::kNote, [](MachineFacts& m) { m.gpus.names = {"NVIDIA H100"}; },
      "1 x NVIDIA H100, and this LibTorch is built without CUDA", "SMP_TORCH_DIR"},
     {"GPUs", Grade::kNote,
      [](MachineFacts& m) {
-       m.gpus = {"NVIDIA H100"};
-       m.torch_gpus = 0;
+       m.gpus.names = {"NVIDIA H100"};
+       m.gpus.seen_by_torch = 0;
      },
      "of which LibTorch sees none", "CUDA_VISIBLE_DEVICES"},
     {"GPUs", Grade::kNote,
      [](MachineFacts& m) {
-       m.gpus = {"NVIDIA H100", "NVIDIA H100", "NVIDIA H100", "NVIDIA H100"};
-       m.torch_gpus = 2;
+       m.gpus.names = {"NVIDIA H100", "NVIDIA H100", "NVIDIA H100", "NVIDIA H100"};
+       m.gpus.seen_by_torch = 2;
      },
      "4 x NVIDIA H100, of which LibTorch sees 2 for 4 ranks", "start 2 ranks"},
-    {"MPI", Grade::kBroken, [](MachineFacts& m) { m.mpi.clear(); }, "no mpirun", "apt-get"},
+    {"MPI", Grade::kBroken, [](MachineFacts& m) { m.mpi.version.clear(); }, "no mpirun", "apt-get"},
     {"MPI", Grade::kBroken,
      [](MachineFacts& m) {
-       m.mpi_starts = false;
-       m.job_said = "-----\nThere are not\nenough slots.\n\nMore of it\n";
+       m.mpi.starts = false;
+       m.mpi.said = "-----\nThere are not\nenough slots.\n\nMore of it\n";
      },
      "cannot start a job here: There are not enough slots.", "--allow-run-as-root"},
-    {"MPI", Grade::kBroken, [](MachineFacts& m) { m.mpi_starts = false; }, "does not say why",
+    {"MPI", Grade::kBroken, [](MachineFacts& m) { m.mpi.starts = false; }, "does not say why",
      "--allow-run-as-root"},
     {"paths", Grade::kBroken,
      [](MachineFacts& m) {
        m.transport = "ucx";
-       m.paths_work = false;
-       m.job_said = "[smp W rank 0] noise\nerror: rank 1: there is no UCX; install it, or do not\n";
+       m.mpi.paths_work = false;
+       m.mpi.said = "[smp W rank 0] noise\nerror: rank 1: there is no UCX; install it, or do not\n";
      },
      "with transport = ucx a job fails: rank 1: there is no UCX", "install it, or do not"},
-    {"paths", Grade::kBroken, [](MachineFacts& m) { m.paths_work = false; },
+    {"paths", Grade::kBroken, [](MachineFacts& m) { m.mpi.paths_work = false; },
      "with transport = auto a job fails: it does not say why", "SMP_TRANSPORT=auto"},
-    {"MPI", Grade::kNote, [](MachineFacts& m) { m.mpi_start_seconds = 5; }, "starts in 5 s",
+    {"MPI", Grade::kNote, [](MachineFacts& m) { m.mpi.start_seconds = 5; }, "starts in 5 s",
      "vader"},
     {"/dev/shm", Grade::kBroken, [](MachineFacts& m) { m.shared_room = 19 << 20; },
      "19 MiB free, Open MPI wants 20 MiB for 4 ranks", "--shm-size"},
@@ -149,15 +149,15 @@ TEST(MachineCheck, WithoutANumberOfRanksThereIsOneForEachCoreThatMayRun) {
 
 TEST(MachineCheck, QuotesOnlyTheFirstParagraphOfAJobThatDoesNotStart) {
   auto facts = good_machine();
-  facts.mpi_starts = false;
-  facts.job_said = "----\n\nNo\nslots.\n \nMuch more.\n";
+  facts.mpi.starts = false;
+  facts.mpi.said = "----\n\nNo\nslots.\n \nMuch more.\n";
   EXPECT_THAT(finding("MPI", facts).found, testing::EndsWith(": No slots."));
 }
 
 TEST(MachineCheck, SaysNothingOfPathsWhereMpiStartsNoJob) {
   auto facts = good_machine();
-  facts.mpi_starts = false;
-  facts.paths_work = false;
+  facts.mpi.starts = false;
+  facts.mpi.paths_work = false;
   for (const auto& each : check_machine(facts)) EXPECT_NE(each.what, "paths");
 }
 

@@ -124,18 +124,18 @@ TEST(MeasuredExecution, CountsTheTimeInWhichItHasTheThread) {
   HandClock clock;
   ScopeServices services(GlobalRank(0), clock);
   ExecutionScope scope(services, {kBody, 0, Phase::kBackward, false, {}}, {}, 1);
-  EXPECT_EQ(scope.measured(), 0);
-  scope.measure(&clock);
+  EXPECT_EQ(scope.stopwatch().elapsed(), 0);
+  scope.stopwatch().start(clock);
   clock.time += 5;
   scope.on_switch(false);
   clock.time += 100;
   scope.on_switch(true);
   clock.time += 2;
-  EXPECT_EQ(scope.measured(), 7);
-  scope.measure(&clock);
-  EXPECT_EQ(scope.measured(), 0) << "it begins anew";
-  scope.measure(nullptr);
-  EXPECT_EQ(scope.measured(), 0);
+  EXPECT_EQ(scope.stopwatch().elapsed(), 7);
+  scope.stopwatch().start(clock);
+  EXPECT_EQ(scope.stopwatch().elapsed(), 0) << "it begins anew";
+  scope.stopwatch().stop();
+  EXPECT_EQ(scope.stopwatch().elapsed(), 0);
 }
 
 }  // namespace hold_test

@@ -208,14 +208,14 @@ TEST_F(ExecutionScopeTest, WithOwnCodeAloneItsSwitchesAreLookedForOnce) {
   };
   module.eval();
   {
-    const OwnCodeOnly own(&one);
+    const OwnCodeOnly own(&one.settings());
     EXPECT_TRUE(other_runs()) << "switched before";
     EXPECT_FALSE(module.is_training());
-    const auto view = one.settings();
+    const auto view = one.settings().view();
     EXPECT_TRUE(other_runs());
-    EXPECT_EQ(one.settings(), view);
+    EXPECT_EQ(one.settings().view(), view);
     EXPECT_FALSE(module.is_training());
-    one.note_user_code();
+    one.settings().note_user_code();
     module.train();
     EXPECT_TRUE(other_runs());
     EXPECT_TRUE(module.is_training()) << "by a hook, say";

@@ -20,7 +20,7 @@ TEST_F(GradientAccumulatorTest, RefusesGradientsThatTheGuardRefuses) {
   refuse_ = true;
   EXPECT_THROW(put(record(0), 1), UsageError);
   EXPECT_THROW(put(record_after(0, call_path({1})), 1), UsageError);  // and again
-  EXPECT_EQ(accumulator_.waiting_bytes(), 0u);
+  EXPECT_EQ(accumulator_.waiting().bytes(), 0u);
 }
 
 TEST_F(GradientAccumulatorTest, AsksTheGuardOnceAStep) {
@@ -44,7 +44,7 @@ TEST_F(GradientAccumulatorTest, ForgetsAFailedStep) {
   put(record_after(1, call_path({3})), 6);
   accumulator_.mark_closed(record(2));
   accumulator_.drop();
-  EXPECT_EQ(accumulator_.waiting_bytes(), 0u);
+  EXPECT_EQ(accumulator_.waiting().bytes(), 0u);
   accumulator_.mark_closed(id);  // messages of the failed step
   accumulator_.mark_forward_done(1);
   accumulator_.mark_microbatch_done(2);
@@ -113,9 +113,9 @@ TEST_F(GradientAccumulatorTest, CountsBytesOfSparseGradients) {
   accumulator_.recorded(second, {edge});
   accumulator_.mark_forward_done(0);
   give(second, at::sparse_coo_tensor(at::full({1, 1}, 1, at::kLong), at::ones({1, 2}), {4, 2}));
-  EXPECT_EQ(accumulator_.waiting_bytes(), 0u);
+  EXPECT_EQ(accumulator_.waiting().bytes(), 0u);
   give(first, at::ones({4, 2}));
-  EXPECT_EQ(accumulator_.waiting_bytes(), 0u);
+  EXPECT_EQ(accumulator_.waiting().bytes(), 0u);
   EXPECT_EQ(table.grad().sum().item<float>(), 10);
 }
 

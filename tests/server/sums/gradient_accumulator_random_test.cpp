@@ -235,7 +235,7 @@ class RandomStep {
       const auto all = std::accumulate(sums.begin() + 1, sums.end(), sums[0]);
       ASSERT_EQ(parameters_[parameter]->grad(), all);
     }
-    ASSERT_EQ(accumulator_.waiting_bytes(), waiting * sizeof(float));
+    ASSERT_EQ(accumulator_.waiting().bytes(), waiting * sizeof(float));
   }
 
   /// Gradients held: one sum of those before which nothing may come, and the others.

@@ -35,12 +35,12 @@ TEST_F(GradientAccumulatorTest, TakesMicrobatchesInOrder) {
   put_and_close(ids[2], 4);
   put_and_close(ids[1], 2);
   EXPECT_THAT(weight_.applied, IsEmpty());
-  EXPECT_EQ(accumulator_.waiting_bytes(), 2 * sizeof(float));
+  EXPECT_EQ(accumulator_.waiting().bytes(), 2 * sizeof(float));
   put_and_close(ids[0], 1);
   EXPECT_THAT(weight_.applied, ElementsAre(1, 2, 4));
   EXPECT_EQ(weight_.grad(), 7);
-  EXPECT_EQ(accumulator_.waiting_bytes(), 0u);
-  EXPECT_EQ(accumulator_.most_waiting_bytes(), 2 * sizeof(float));
+  EXPECT_EQ(accumulator_.waiting().bytes(), 0u);
+  EXPECT_EQ(accumulator_.waiting().most_bytes(), 2 * sizeof(float));
 }
 
 /// Whichever pass completes the sum: it may have no code of the user's itself.
@@ -52,7 +52,7 @@ TEST_F(GradientAccumulatorTest, WhatAHookSwitchesIsLookedFor) {
   services.settings.attach(*layer);
   services.settings.begin_step();
   ExecutionScope scope(services, {kBody, 0, schedule::Phase::kForward, false, {}}, {}, 1);
-  const OwnCodeOnly own(&scope);
+  const OwnCodeOnly own(&scope.settings());
   const auto trains_for_another_one = [&] {
     scope.on_switch(false);
     services.settings.apply(services.settings.base());
@@ -179,7 +179,7 @@ TEST_F(GradientAccumulatorTest, AddsWhatFollowsTheFirstBackwardLast) {
   accumulator_.mark_forward_done(0);
   put_and_close(id, 1);
   EXPECT_THAT(weight_.applied, ElementsAre(1));
-  EXPECT_EQ(accumulator_.waiting_bytes(), sizeof(float));
+  EXPECT_EQ(accumulator_.waiting().bytes(), sizeof(float));
   accumulator_.finish();
   EXPECT_THAT(weight_.applied, ElementsAre(1, 8));
 }
@@ -193,10 +193,10 @@ TEST_F(GradientAccumulatorTest, AddsWhatFollowsTheFirstBackwardInOrder) {
   put(first, 1);
   put(last, 1e30F);
   put(middle, -1e30F);
-  EXPECT_EQ(accumulator_.waiting_bytes(), 4 * sizeof(float));
+  EXPECT_EQ(accumulator_.waiting().bytes(), 4 * sizeof(float));
   accumulator_.mark_microbatch_done(0);
   accumulator_.settle();
-  EXPECT_EQ(accumulator_.waiting_bytes(), 2 * sizeof(float));  // microbatch 0 is one sum now
+  EXPECT_EQ(accumulator_.waiting().bytes(), 2 * sizeof(float));  // microbatch 0 is one sum now
   EXPECT_THAT(weight_.applied, IsEmpty());
   accumulator_.finish();
   EXPECT_THAT(weight_.applied, ElementsAre(1, 3));
