@@ -248,7 +248,7 @@ class Rank {
       trace_.failed_at = step;
       check_session();
     }
-    trace_.replayed = static_cast<int>(Rank::current().server().core().counters.replayed);
+    trace_.replayed = static_cast<int>(smp::Rank::current().server().core().counters.replayed);
     return std::move(trace_);
   }
 
