@@ -45,7 +45,7 @@ TEST_F(PromisedTensorTest, AsksOnceAndOnlyIfItIsUsed) {
   EXPECT_TRUE(tensor.defined());
   EXPECT_EQ(tensor.dtype(), at::kFloat);
   EXPECT_FALSE(tensor.requires_grad());
-  EXPECT_EQ(promise_of(tensor).values, values_.get());
+  EXPECT_EQ(promise_of(tensor).values.get(), values_.get());
   EXPECT_EQ(promise_of(tensor).index, 3u);
   EXPECT_EQ(values_->asked, 0);
   EXPECT_EQ((tensor + 1)[1][2].item<float>(), 6);
