@@ -17,15 +17,8 @@ namespace smp {
 namespace {
 
 server::ServerOptions server_options(const RankParts& parts) {
-  const auto& config = parts.config.values();
-  server::ServerOptions options;
-  options.fiber_stack_bytes = static_cast<std::size_t>(config.fiber_stack_bytes);
-  options.seed = config.seed;
-  options.stall_seconds = config.stall_seconds;
-  options.abort_seconds = config.abort_seconds;
+  server::ServerOptions options(parts.config.values());
   options.oversubscribed = parts.oversubscribed();
-  options.promised_outputs = config.promised_outputs && (!config.static_mode || config.fast_mode);
-  options.static_mode = config.static_mode;
   return options;
 }
 

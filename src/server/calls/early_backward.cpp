@@ -68,7 +68,7 @@ std::unique_ptr<EarlyBackward> EarlyBackward::begin(const at::Tensor& loss, doub
 /// Adds the requests of all calls to the step's table, so that their names are known before any is
 /// sent.
 EarlyBackward::EarlyBackward(std::vector<ChainLink> chain, const BackwardOptions& options)
-    : chain_(std::move(chain)) {
+    : chain_(std::move(chain)), first_(owner_of(chain_.front().node)) {
   std::size_t joined = 0;
   try {
     for (; joined < chain_.size(); ++joined) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fiber/scheduler.h"
+#include "module/node_pointer.h"
 #include "server/backward/executor.h"
 #include "server/backward/gradient_chain.h"
 #include "server/running/execution_scope.h"
@@ -43,7 +44,8 @@ class EarlyBackward {
   EarlyBackward(std::vector<ChainLink> chain, const BackwardOptions& options);
   void leave() noexcept;
 
-  const std::vector<ChainLink> chain_;  // nodes of a graph that the loss holds
+  const std::vector<ChainLink> chain_;
+  const NodePointer<AsyncNode> first_;  // holds all of them: the loss may turn out to be another's
   fiber::Event answered_;
   bool decided_ = false;
 };

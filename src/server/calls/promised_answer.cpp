@@ -100,10 +100,10 @@ class PromisedAnswer {
       auto& [value, promise, live, passed_on] = to_.outputs[i];
       if (!live) continue;
       value = is_linked() ? fetched(outputs_[i]) : std::move(outputs_[i]);
-      SMP_REQUIRE_AS(UnsupportedError, value.defined(), who(), ": tensor ", i,
-                     " of its result is undefined, and was defined in earlier calls like this one; "
-                     "call smp::wait() on its results (smp/wait.h), or set promised_outputs to "
-                     "false");
+      SMP_REQUIRE(value.defined(), who(), ": tensor ", i,
+                  " of its result is undefined, and was defined in earlier calls like this one; "
+                  "call smp::wait() on its results (smp/wait.h), or set promised_outputs to "
+                  "false");
       SMP_REQUIRE_AS(UnsupportedError, can_be_guarded(value), who(), ": tensor ", i,
                      " of its result is ", value.layout(),
                      ", and was dense in earlier calls like this one; call smp::wait() on its "

@@ -70,7 +70,9 @@ void RemoteCall::start_early(const BackwardOptions& options, const Paths& paths,
   if (call_->backward() != BackwardState::kJoined) return;  // the step has failed
   auto request = request_for({}, options, paths);
   request.early = start;
-  request.early->forward = call_->facts().request;
+  // Once its answer is used the record is known here; there, only what ended as promised has a
+  // name.
+  if (is_open(call_->forward())) request.early->forward = call_->facts().request;
   if (start.output >= 0) request.gradients.resize(call_->facts().num_results);
   call_->ask_backward(std::move(request));
 }

@@ -355,6 +355,36 @@ TEST(EarlyBackward, DoesNotBeginIfACallEndsOtherwiseThanPromised) {
   expect_as_alone({{multiply, hooks, multiply, loss_of}, chained}, {{1, 2, 3, 1}, {0, 1, 2, 3}});
 }
 
+/// The module of the loss is passed a number, and returns it as it is. Then nothing but the body's
+/// backward holds the node that the loss hung on.
+TEST(EarlyBackward, DoesNotBeginIfTheLossIsAnArgument) {
+  const PieceImpl::Act mean = [](PieceImpl& self, const Tensor& x) {
+    return (x * self.weight).square().mean();
+  };
+  const PieceImpl::Act sometimes = [](PieceImpl& self, const Tensor& x) {
+    return running_step < 2 ? (x * self.weight).sum() : x;
+  };
+  expect_as_alone({{multiply, mean, sometimes}, chained}, {{1, 2, 1}, {1, 2, 3}, {0, 1, 2}});
+}
+
+/// The body looks at a value, so that its call is awaited: the record of such a call is known here,
+/// and its owner has no name for it.
+TEST(EarlyBackward, GoesOnWithACallThatWasAwaited) {
+  const Program program{{multiply, multiply, loss_of}, [](PiecesImpl& net, const Tensor& x) {
+                          auto& p = net.pieces;
+                          const auto y = p[0](x);
+                          const auto scale = y.sum().item<double>() > 1e9 ? 2.0 : 1.0;
+                          return p[2](p[1](y) * scale);
+                        }};
+  expect_as_alone(program, {{1, 1, 1}, {1, 2, 1}, {1, 2, 3}});
+  const Program direct{{multiply, loss_of}, [](PiecesImpl& net, const Tensor& x) {
+                         const auto y = net.pieces[0](x);
+                         if (y.sum().item<double>() > 1e9) return y.sum();
+                         return net.pieces[1](y);
+                       }};
+  expect_as_alone(direct, {{1, 1}, {1, 2}});
+}
+
 /// In static mode rank 0 tells ends to those who do not see them: here to the rank of p1, which
 /// keeps no record in two steps. The others are asked for a backward, once in vain.
 TEST(EarlyBackward, ThatDidNotBeginIsNotCountedAsAsked) {
