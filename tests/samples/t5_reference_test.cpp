@@ -58,7 +58,8 @@ TEST_P(T5Reference, EqualsHuggingFaceInSinglePrecision) {
   auto net = loaded(torch::kFloat);
   const auto logits = net->forward(input("input_ids"), input("labels"));
   loss_of(logits, input("labels")).backward();
-  reference::expect_close(logits, expected_.at("logits"), "logits", 3e-6);
+  // Kernels of processors sum in different orders: 3.2e-6 was seen with AVX-512.
+  reference::expect_close(logits, expected_.at("logits"), "logits", 1e-5);
   reference::expect_same_gradients(reference::gradients_of(*net),
                                    reference::expected_gradients(expected_), 3e-5);
 }

@@ -30,12 +30,12 @@ void require_equal_models(const Rank& rank, const std::vector<ModelToPlan>& mode
     }
   }
   const auto ranks = rank.groups().training_ranks();
-  require_equal(ranks, all_models, "the model",
-                "build the same model on every rank, before the first step");
+  require_equal_hashes(ranks, all_models, "the model",
+                       "build the same model on every rank, before the first step");
   std::vector<const ModelDescription*> descriptions;
   for (const auto& model : models) descriptions.push_back(model.description);
   require_same_models(rank, descriptions);
-  require_equal(ranks, all_pins, "the plan", "place modules by hand alike on every rank");
+  require_equal_hashes(ranks, all_pins, "the plan", "place modules by hand alike on every rank");
 }
 
 constexpr const char* kStateKnown = "state known";

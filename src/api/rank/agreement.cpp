@@ -121,4 +121,13 @@ void require_equal(const d2d::Communicator& ranks, std::uint64_t value, const ch
   require_same(ranks, {{what, std::to_string(value)}}, "the ranks", remedy);
 }
 
+void require_equal_hashes(const d2d::Communicator& ranks, std::uint64_t hash, const char* what,
+                          const char* remedy) {
+  const auto all = gather_values(ranks, std::to_string(hash), "the check that ranks agree");
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    SMP_REQUIRE(all[i] == all[0], "rank ", ranks.members()[static_cast<int>(i)], " and rank ",
+                ranks.members()[0], " differ in ", what, "; ", remedy);
+  }
+}
+
 }  // namespace smp

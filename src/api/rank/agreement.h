@@ -46,8 +46,13 @@ void require_same(const GatherTexts& gather, const std::vector<GlobalRank>& rank
 /// Among ranks that are connected.
 void require_same(const d2d::Communicator& ranks, const Facts& own, const char* whose,
                   const char* remedy);
-/// Of one number.
+/// Requires that a number, which people know, is equal on all ranks. @throws like require_same()
 void require_equal(const d2d::Communicator& ranks, std::uint64_t value, const char* what,
                    const char* remedy);
+/// Requires that a hash, which tells people nothing, is equal on all ranks. Collective.
+/// @throws UsageError  on every rank: the first rank that differs from the first one in `what`, and
+///                     `remedy`
+void require_equal_hashes(const d2d::Communicator& ranks, std::uint64_t hash, const char* what,
+                          const char* remedy);
 
 }  // namespace smp

@@ -87,8 +87,8 @@ void Rank::start() {
   reporting_.report_once([this] {
     module::require_distinct_calls();
     const auto all = groups_.of(Group::kWorld);
-    require_equal(all, call_registry_hash(), "the set of routed modules",
-                  "start the same program file on every rank");
+    require_equal_hashes(all, call_registry_hash(), "the set of routed modules",
+                         "start the same program file on every rank");
   });
   connect_devices(parts_, communicators_, tensor_parallel_);
   // Last: what is thrown above ends the wire, and the scheduler lives on.
