@@ -236,9 +236,10 @@ ForwardResponse ForwardRequests::keep_record(PpRank source, Packet&& result,
   }
   core_.accumulator.recorded(identity.execution, outputs);
   core_.step->admission.keep(identity.microbatch);
-  response.record = core_.step->records.add(
-      {std::move(inputs), std::move(outputs), identity.module, identity.microbatch,
-       identity.execution, request.modes, request.position, ExecutionScope::current()->settings().view()});
+  response.record =
+      core_.step->records.add({std::move(inputs), std::move(outputs), identity.module,
+                               identity.microbatch, identity.execution, request.modes,
+                               request.position, ExecutionScope::current()->settings().view()});
   if (request.row != 0) {
     core_.step->admission.note_record({source, request.request}, response.record, as_promised);
   }
