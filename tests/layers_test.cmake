@@ -5,6 +5,7 @@
 #   cmake -DROOT=<source folder> -P layers_test.cmake
 
 cmake_minimum_required(VERSION 3.25)
+cmake_path(ABSOLUTE_PATH ROOT NORMALIZE)  # file(GLOB RELATIVE .) finds nothing, and nothing would be checked
 
 # What each layer may include: itself and everything below it.
 set(BELOW_base base)
