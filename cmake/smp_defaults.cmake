@@ -30,8 +30,9 @@ add_library(smp_flags INTERFACE)
 # of which ccache tells the compiler, from the build folder.
 target_compile_options(smp_flags INTERFACE -Wall -Wextra "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # It takes joined sources for headers, which should not use anonymous namespaces.
-  target_compile_options(smp_flags INTERFACE -Wno-subobject-linkage)
+  # It takes joined sources for headers, which should not use anonymous namespaces; and some of what it inlines
+  # across them looks to it as if it were read before it is written.
+  target_compile_options(smp_flags INTERFACE -Wno-subobject-linkage -Wno-maybe-uninitialized)
 endif()
 if(SMP_SANITIZE)
   target_compile_options(smp_flags INTERFACE
