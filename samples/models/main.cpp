@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gpt.h"
+#include "llama.h"
 #include "recommender.h"
 #include "unet.h"
 
@@ -104,6 +105,16 @@ struct GptRecipe {
   }
 };
 
+struct LlamaRecipe {
+  static constexpr double kLearningRate = 0.1;
+  static Llama make() { return Llama(); }
+  static std::vector<Tensor> draw() { return {draw_sequences(kRows)}; }
+  template <class Net>
+  static Tensor loss(Net& net, const std::vector<Tensor>& batch) {
+    return net(batch[0]);
+  }
+};
+
 struct UNetRecipe {
   static constexpr double kLearningRate = 0.1;
   static UNet make() { return UNet(); }
@@ -137,12 +148,14 @@ void run(int argc, char** argv) {
   const std::string name = argc == 3 && std::string(argv[1]) == "--model" ? argv[2] : "";
   if (name == "gpt") {
     compare(GptRecipe());
+  } else if (name == "llama") {
+    compare(LlamaRecipe());
   } else if (name == "unet") {
     compare(UNetRecipe());
   } else if (name == "recommender") {
     compare(RecommenderRecipe());
   } else {
-    throw std::invalid_argument("usage: models --model gpt|unet|recommender");
+    throw std::invalid_argument("usage: models --model gpt|llama|unet|recommender");
   }
 }
 

@@ -12,8 +12,11 @@ import os
 import safetensors.torch
 import torch
 import transformers
-from transformers import (BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, T5Config,
+from transformers import (BertConfig, BertForMaskedLM, GemmaConfig, GemmaForCausalLM, GPT2Config,
+                          GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM, T5Config,
                           T5ForConditionalGeneration)
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 VERSIONS = {"torch": torch.__version__, "transformers": transformers.__version__}
@@ -29,6 +32,58 @@ def t5(**options):
         # transformers 5 ties the head in any case; published 1.1 checkpoints have one of their own.
         model.lm_head = torch.nn.Linear(config.d_model, config.vocab_size, bias=False)
     return model
+
+
+# Sizes of the Llama-shaped models: eight elements a head, so that a head has several frequencies.
+DECODER = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 12, "num_hidden_layers": 2,
+           "num_attention_heads": 4, "head_dim": 8, "bos_token_id": 1, "eos_token_id": 1,
+           "pad_token_id": 0, "attn_implementation": "sdpa"}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+
+
+def decoders():
+    """The Llama-shaped models by name. Gemma's table is tied in every published model."""
+    return {
+        "llama": LlamaForCausalLM(LlamaConfig(**DECODER, num_key_value_heads=4)),
+        "llama3": LlamaForCausalLM(LlamaConfig(**DECODER, num_key_value_heads=2,
+                                               tie_word_embeddings=True, rope_parameters=LLAMA3)),
+        "qwen3": Qwen3ForCausalLM(Qwen3Config(**DECODER, num_key_value_heads=2)),
+        "mistral": MistralForCausalLM(MistralConfig(**DECODER, num_key_value_heads=1,
+                                                    sliding_window=3)),
+        "gemma": GemmaForCausalLM(GemmaConfig(**DECODER, num_key_value_heads=2)),
+    }
+
+
+# What test and reference call the ways to stretch frequencies: of a model with 64 positions.
+ROPES = {
+    "default": {"rope_type": "default"},
+    "linear": {"rope_type": "linear", "factor": 3.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 2.5},
+    "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+               "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    "yarn_mscale": {"rope_type": "yarn", "factor": 40.0, "mscale": 0.7, "mscale_all_dim": 1.1,
+                    "beta_fast": 3.0, "beta_slow": 0.5, "truncate": False,
+                    "original_max_position_embeddings": 64},
+}
+
+
+def write_ropes():
+    """Frequencies [D/2] of each way for 64 elements a head and 100 tokens, and the factor."""
+    values = {}
+    for name, parameters in ROPES.items():
+        config = LlamaConfig(hidden_size=64, num_attention_heads=1, max_position_embeddings=64,
+                             rope_parameters={**parameters, "rope_theta": 10000.0})
+        if name == "default":
+            rotary = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding
+            frequencies, factor = rotary.compute_default_rope_parameters(config)
+        else:
+            frequencies, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, seq_len=100)
+        values[name + ".frequencies"] = frequencies
+        values[name + ".factor"] = torch.tensor(factor, dtype=torch.float64)
+    path = os.path.join(FOLDER, "rope_reference.safetensors")
+    safetensors.torch.save_file(values, path, {"format": "pt", "versions": str(VERSIONS)})
 
 
 def randomise(model, generator):
@@ -74,7 +129,7 @@ def write(name, model, generator, inputs):
     model = model.double().eval()
     with nothing_in_float32():
         output = model(**inputs)
-    loss = loss_of(output.logits, inputs["labels"], shifted=name == "gpt2")
+    loss = loss_of(output.logits, inputs["labels"], shifted=name not in ("t5_v1_0", "t5_v1_1", "bert"))
     torch.testing.assert_close(loss.float(), output.loss.float())
     loss.backward()
     weights = {key: parameter.detach().float().contiguous()
@@ -103,6 +158,13 @@ def gpt2_inputs(generator):
     return {"input_ids": inputs, "labels": inputs}
 
 
+def decoder_inputs(generator):
+    inputs = tokens(generator, 3, 12)
+    inputs[1, 9:] = 0
+    return {"input_ids": inputs, "attention_mask": (inputs != 0).long(),
+            "labels": inputs.masked_fill(inputs == 0, -100)}
+
+
 def bert_inputs(generator):
     inputs = tokens(generator, 3, 10)
     inputs[2, 6:] = 0
@@ -127,9 +189,11 @@ def main():
                                             hidden_dropout_prob=0.0,
                                             attention_probs_dropout_prob=0.0)), bert_inputs),
     }
+    models.update((name, (model, decoder_inputs)) for name, model in decoders().items())
     for seed, (name, (model, inputs)) in enumerate(models.items()):
         generator = torch.Generator().manual_seed(seed)
         write(name, model, generator, inputs(generator))
+    write_ropes()
 
 
 if __name__ == "__main__":
