@@ -15,6 +15,7 @@ set(BELOW_fiber fiber alive base)
 set(BELOW_module module alive base)
 set(BELOW_nn nn module alive base)
 set(BELOW_deferred deferred module alive base)
+set(BELOW_precision precision base)
 set(BELOW_schedule schedule base)
 set(BELOW_d2d d2d fiber alive base)
 set(BELOW_checkpoint checkpoint d2d module fiber config alive base)
@@ -25,10 +26,10 @@ set(BELOW_partition partition simulate schedule config base)
 set(BELOW_trial trial partition simulate deferred module schedule config alive base)
 set(BELOW_server server d2d schedule module fiber config alive base)
 set(BELOW_report report partition simulate schedule config base)
-set(BELOW_api api report trial server dp tp checkpoint partition simulate deferred schedule d2d nn module fiber config
+set(BELOW_api api report trial server dp tp checkpoint partition simulate deferred precision schedule d2d nn module fiber config
     alive base)
 set(BELOW_cli cli ${BELOW_api})
-set(LAYERS base config alive fiber module nn deferred schedule d2d dp tp checkpoint simulate partition trial server report
+set(LAYERS base config alive fiber module nn deferred precision schedule d2d dp tp checkpoint simulate partition trial server report
     api cli)
 
 # The rooms of large layers, lowest first: a file may include what is in its own room and in those before it. "." is what
@@ -67,6 +68,7 @@ set(LAYER_OF_smp.h api)
 set(LAYER_OF_checkpoint.h api)
 set(LAYER_OF_no_sync.h api)
 set(LAYER_OF_state.h base)
+set(LAYER_OF_precision api)
 set(LAYER_OF_tp tp)
 set(LAYER_OF_tp.h tp)
 

@@ -22,6 +22,7 @@
 #include "smp/norms.h"
 #include "smp/placement.h"
 #include "smp/plan.h"
+#include "smp/precision/grad_scaler.h"
 #include "smp/report_error.h"
 #include "smp/run_log.h"
 #include "smp/session.h"

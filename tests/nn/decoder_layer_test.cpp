@@ -8,13 +8,13 @@
 namespace smp::nn {
 namespace {
 
-DecoderLayerOptions small() {
+DecoderLayerOptions layer_options() {
   return {GroupedQueryAttentionOptions(8, 2), GatedMlpOptions(8, 12), RMSNormOptions(8)};
 }
 
 TEST(DecoderLayer, IsNormAttentionNormMlp) {
   torch::manual_seed(1);
-  DecoderLayer layer(small());
+  DecoderLayer layer(layer_options());
   const auto x = torch::randn({2, 3, 8});
   const auto positions = torch::tensor({4, 5, 9});
   const auto attended =
@@ -38,8 +38,8 @@ TEST(DecoderLayer, GatesByEachActivation) {
 }
 
 TEST(DecoderLayer, RefusesWidthsThatDiffer) {
-  EXPECT_THROW(DecoderLayer(small().norm(RMSNormOptions(9))), UsageError);
-  EXPECT_THROW(DecoderLayer(small().mlp(GatedMlpOptions(4, 12))), UsageError);
+  EXPECT_THROW(DecoderLayer(layer_options().norm(RMSNormOptions(9))), UsageError);
+  EXPECT_THROW(DecoderLayer(layer_options().mlp(GatedMlpOptions(4, 12))), UsageError);
   EXPECT_THROW(GatedMlp(GatedMlpOptions(0, 12)), UsageError);
 }
 

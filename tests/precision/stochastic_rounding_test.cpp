@@ -1,0 +1,198 @@
+#include "precision/stochastic_rounding.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <vector>
+
+#include "precision/philox.h"
+#include "precision/rounding_on_device.h"
+
+namespace smp::precision {
+namespace {
+
+WholeIndex whole(const at::Tensor& tensor) { return {tensor.numel(), tensor.numel(), 0}; }
+
+at::Tensor rounded(const at::Tensor& from, std::uint64_t key, const WholeIndex& part) {
+  auto to = torch::empty(from.sizes(), torch::kBFloat16);
+  round_stochastically(from, to, key, part);
+  return to;
+}
+at::Tensor rounded(const at::Tensor& from, std::uint64_t key = 1) {
+  return rounded(from, key, whole(from));
+}
+
+/// The known answers of the algorithm's authors (Random123, kat_vectors: philox4x32 10).
+TEST(Philox, GivesTheKnownAnswerOfZeros) {
+  const auto words = philox<1>(0, 0).words;
+  EXPECT_EQ(words[0][0], 0x6627e8d5u);
+  EXPECT_EQ(words[1][0], 0xe169c58du);
+  EXPECT_EQ(words[2][0], 0xbc57ac4cu);
+  EXPECT_EQ(words[3][0], 0x9b00dbd8u);
+}
+
+TEST(StochasticRounding, KeepsWhatBfloat16Has) {
+  std::vector<float> all;
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto wide = bits << 16;
+    float value;
+    std::memcpy(&value, &wide, sizeof(value));
+    all.push_back(value);
+  }
+  const auto from = torch::tensor(all);
+  for (std::uint64_t key = 0; key < 16; ++key) {
+    const auto to = rounded(from, key);
+    const auto same = to.view(torch::kShort) == from.to(torch::kBFloat16).view(torch::kShort);
+    EXPECT_TRUE(same.logical_or(from.isnan()).all().item<bool>());
+    EXPECT_TRUE(torch::equal(to.isnan(), from.isnan()));
+  }
+}
+
+TEST(StochasticRounding, IsOneOfBothNeighboursInEveryRange) {
+  torch::manual_seed(1);
+  const auto exponents = torch::randint(0, 255, {4096}, torch::kInt) * (1 << 23);
+  const auto mantissas = torch::randint(0, 1 << 23, {4096}, torch::kInt);
+  for (const int sign : {0, 1}) {
+    auto from = (exponents + mantissas).view(torch::kFloat);
+    if (sign == 1) from = -from;
+    const auto low = (from.view(torch::kInt).bitwise_and(-65536)).view(torch::kFloat);
+    const auto to = rounded(from.contiguous());
+    // Towards zero, or the next bfloat16 away from it, but for the largest.
+    auto high = (low.view(torch::kInt) + 65536).view(torch::kFloat);
+    high = torch::where(high.isfinite(), high, low);
+    const auto wide = to.to(torch::kFloat);
+    EXPECT_TRUE((wide == low).logical_or(wide == high).all().item<bool>());
+    EXPECT_TRUE(to.isfinite().all().item<bool>());
+  }
+}
+
+TEST(StochasticRounding, LeavesInfinitiesNansAndTheLargest) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float most = std::numeric_limits<float>::max();
+  const auto from = torch::tensor({inf, -inf, nan, most, -most, 0.0f, -0.0f});
+  for (std::uint64_t key = 0; key < 64; ++key) {
+    const auto to = rounded(from, key).to(torch::kFloat);
+    EXPECT_EQ(to[0].item<float>(), inf);
+    EXPECT_EQ(to[1].item<float>(), -inf);
+    EXPECT_TRUE(std::isnan(to[2].item<float>()));
+    EXPECT_TRUE(std::isfinite(to[3].item<float>()) && to[3].item<float>() > 3.38e38f);
+    EXPECT_EQ(to[4].item<float>(), -to[3].item<float>());
+    EXPECT_TRUE(std::signbit(to[6].item<float>()));
+  }
+}
+
+/// A signalling NaN whose payload lies in the bits that are cut off stays a NaN.
+TEST(StochasticRounding, CutsNoNanToInfinity) {
+  const auto from = torch::full({1}, 0x7F800001, torch::kInt).view(torch::kFloat);
+  EXPECT_TRUE(rounded(from).isnan().item<bool>());
+}
+
+/// Of n roundings of one value the mean is that value: within 4 standard errors, in ranges from
+/// denormals to large numbers.
+TEST(StochasticRounding, IsUnbiased) {
+  constexpr std::int64_t kCount = 1 << 20;
+  for (const float value :
+       {1.0f + 1.0f / 1024, -3.1415927f, 1e-40f, -7e-39f, 6.1e-5f, 3.3e38f, 0.3f}) {
+    const auto from = torch::full({kCount}, value);
+    const auto to = rounded(from, 7).to(torch::kDouble);
+    const double gap = (to.max() - to.min()).item<double>();
+    const double low = to.min().item<double>();
+    const double share = (value - low) / gap;
+    const double error = gap * std::sqrt(share * (1 - share) / kCount);
+    EXPECT_GT(gap, 0) << value;
+    EXPECT_NEAR(to.mean().item<double>(), value, 4 * error) << value;
+  }
+}
+
+/// Chi-square of the 16 random bits in 256 cells, by their upper and by their lower half.
+TEST(StochasticRounding, DrawsEvenly) {
+  constexpr std::int64_t kCount = 1 << 18;
+  for (const int shift : {0, 8}) {
+    std::vector<double> cells(256);
+    for (std::int64_t block = 0; block < kCount / kBlock; ++block) {
+      const auto words = philox<kLanes>(rounding_key(3, 5, "a.weight"), block * kLanes).words;
+      for (const auto& word : words) {
+        for (const auto value : word) {
+          ++cells[value >> shift & 0xFF];
+          ++cells[value >> (16 + shift) & 0xFF];
+        }
+      }
+    }
+    double chi = 0;
+    const double expected = static_cast<double>(kCount) / 256;
+    for (const double count : cells) chi += (count - expected) * (count - expected) / expected;
+    EXPECT_NEAR(chi, 255, 4.5 * std::sqrt(2 * 255));
+  }
+}
+
+TEST(StochasticRounding, DependsOnSeedStepAndName) {
+  torch::manual_seed(2);
+  const auto from = torch::randn({4096});
+  std::set<std::uint64_t> keys{rounding_key(0, 0, "a"), rounding_key(1, 0, "a"),
+                               rounding_key(0, 1, "a"), rounding_key(0, 0, "b"),
+                               rounding_key(1, 1, "a")};
+  EXPECT_EQ(keys.size(), 5u);
+  const auto up = [&](std::uint64_t key) {
+    return (rounded(from, key).to(torch::kFloat).abs() > from.abs()).to(torch::kDouble);
+  };
+  const auto first = up(rounding_key(0, 0, "a"));
+  for (const auto key : keys) {
+    if (key == rounding_key(0, 0, "a")) continue;
+    const auto other = up(key);
+    const double correlation =
+        ((first - first.mean()) * (other - other.mean())).mean().item<double>() /
+        (first.std() * other.std()).item<double>();
+    EXPECT_NEAR(correlation, 0, 4 / std::sqrt(4096.0));
+  }
+}
+
+/// A slice along any axis gets the bits that its elements have in the whole tensor.
+TEST(StochasticRounding, PartsGetTheBitsOfTheWhole) {
+  torch::manual_seed(3);
+  const auto from = torch::randn({6, 10, 7});
+  const auto together = rounded(from, 9);
+  for (std::int64_t axis = 0; axis < 3; ++axis) {
+    std::int64_t inside = 1;
+    for (std::int64_t i = axis + 1; i < 3; ++i) inside *= from.size(i);
+    for (std::int64_t begin = 0; begin < from.size(axis); ++begin) {
+      for (std::int64_t size = 1; begin + size <= from.size(axis); ++size) {
+        const auto part = from.narrow(axis, begin, size).contiguous();
+        const WholeIndex place{size * inside, from.size(axis) * inside, begin * inside};
+        EXPECT_TRUE(torch::equal(rounded(part, 9, place), together.narrow(axis, begin, size)));
+      }
+    }
+  }
+}
+
+TEST(StochasticRounding, DevicesGetTheSameBits) {
+  torch::manual_seed(4);
+  const auto from = torch::cat({torch::randn({501}) * 1e-39, torch::randn({499}),
+                                torch::tensor({INFINITY, -INFINITY, NAN, 3.4e38f, -0.0f})});
+  const WholeIndex part{67, 300, 1LL << 40};
+  const auto even = from.narrow(0, 0, 15 * 67).contiguous();
+  auto by_operators = torch::empty(even.sizes(), torch::kBFloat16);
+  round_on_device(even, by_operators, rounding_key(1, 2, "w"), part);
+  EXPECT_TRUE(torch::equal(by_operators.view(torch::kShort),
+                           rounded(even, rounding_key(1, 2, "w"), part).view(torch::kShort)));
+}
+
+/// Steps far below the distance of two bfloat16 numbers: rounding to nearest stands still.
+TEST(StochasticRounding, MovesWhereNearestStandsStill) {
+  auto nearest = torch::ones({4096}).to(torch::kBFloat16);
+  auto ours = nearest.clone();
+  for (std::uint64_t step = 0; step < 1000; ++step) {
+    nearest = (nearest.to(torch::kFloat) - 1e-4).to(torch::kBFloat16);
+    ours = rounded(ours.to(torch::kFloat) - 1e-4, rounding_key(0, step, "w"));
+  }
+  EXPECT_EQ(nearest.to(torch::kFloat).mean().item<float>(), 1);
+  EXPECT_NEAR(ours.to(torch::kFloat).mean().item<float>(), 0.9, 0.002);
+}
+
+}  // namespace
+}  // namespace smp::precision
