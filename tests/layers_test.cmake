@@ -40,7 +40,7 @@ set(ROOMS_d2d wire tensors watch lend channel wires wires/mpi wires/shm wires/lo
 set(ROOMS_tp group slices layers replacement)
 set(ROOMS_partition text model plan search simulated)
 set(ROOMS_trial . operators graph state tracer)
-set(ROOMS_server protocol values modules running graph backward sums admission ends step replay promises calls requests engine)
+set(ROOMS_server protocol values modules running graph backward sums admission ends step replay promises recompute calls requests engine)
 set(ROOMS_api rank state model planning replicas optimizer step files session)
 set(ROOMS_report page analysis pictures export folder)
 
@@ -69,6 +69,7 @@ set(LAYER_OF_checkpoint.h api)
 set(LAYER_OF_no_sync.h api)
 set(LAYER_OF_state.h base)
 set(LAYER_OF_precision api)
+set(LAYER_OF_recompute server)
 set(LAYER_OF_tp tp)
 set(LAYER_OF_tp.h tp)
 

@@ -23,6 +23,7 @@
 #include "smp/placement.h"
 #include "smp/plan.h"
 #include "smp/precision/grad_scaler.h"
+#include "smp/recompute/activation_checkpointing.h"
 #include "smp/report_error.h"
 #include "smp/run_log.h"
 #include "smp/session.h"

@@ -11,7 +11,7 @@
 namespace smp::base {
 
 /// The pointers of one fiber, or of a thread without fibers.
-using FiberSlots = std::array<void*, 8>;
+using FiberSlots = std::array<void*, 10>;
 
 /// The place of the running code's pointers. Only the fiber layer assigns to it.
 FiberSlots*& current_fiber_slots() noexcept;
@@ -22,7 +22,7 @@ std::size_t take_fiber_slot();
 }  // namespace detail
 
 /// A pointer with one value per fiber; nullptr until set. What it points to is not owned. Make it
-/// an object of static storage; there is room for eight in a process. Threads: any, each sees its
+/// an object of static storage; there is room for ten in a process. Threads: any, each sees its
 /// own. A new fiber starts with the pointers that whoever spawns it gives it.
 template <class T>
 class FiberLocal {

@@ -27,5 +27,6 @@ RoutedBase::RoutedBase() {
 }
 RoutedBase::~RoutedBase() = default;
 StandIn::~StandIn() = default;
+CallWrapper::~CallWrapper() = default;
 
 }  // namespace smp

@@ -80,7 +80,7 @@ TEST(FiberLocal, MoreThanThereAreSlotsEndsTheProcess) {
       static_cast<void>(detail::take_fiber_slot());
     }
   };
-  EXPECT_DEATH(take(), "more than 8 FiberLocals");
+  EXPECT_DEATH(take(), "more than 10 FiberLocals");
 }
 
 }  // namespace

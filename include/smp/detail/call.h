@@ -77,6 +77,19 @@ class SMP_API StandIn {
   bool in_tree = false;
 };
 
+/// Runs the calls of a routed module on its own rank in its own way, for example twice. Threads:
+/// the rank's.
+class SMP_API CallWrapper {
+ public:
+  virtual ~CallWrapper();
+  /// True if a call of `module` made now goes to run(); it is run plainly otherwise.
+  virtual bool applies(const RoutedBase& module) const = 0;
+  /// Runs `entry` of `module`: takes the arguments out of `arguments` and returns the packed
+  /// result, as `plain` does, which runs the method.
+  virtual Packet run(RoutedBase& module, const CallEntry& entry, Packet& arguments,
+                     Thunk plain) = 0;
+};
+
 /// The part of a routed module that the library sees: its place in the model and its owner.
 class SMP_API RoutedBase {
  public:
@@ -121,6 +134,8 @@ class SMP_API RoutedBase {
   /// The module that runs in place of this one, if this one is spread over ranks; else nullptr. Set
   /// by DistributedModel.
   std::shared_ptr<StandIn> smp_stand_in;
+  /// What runs the calls of this module instead of its method; nullptr for none.
+  std::shared_ptr<CallWrapper> smp_wrapper;
 };
 
 /// Serves the calls of routed modules for one rank. One handler at a time serves a fiber. Threads:

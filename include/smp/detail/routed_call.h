@@ -45,6 +45,10 @@ R empty_result() {
   }
 }
 
+inline bool is_wrapped(const RoutedBase& module) {
+  return module.smp_wrapper && module.smp_wrapper->applies(module);
+}
+
 /// One method of one module type with one signature. `Self` is the user's Impl, const for a const
 /// method; `Method` names the method (smp/detail/routed.h).
 template <class Method, class Self, class R, class... A>
@@ -82,8 +86,8 @@ class RoutedCall {
     return route(
         module,
         [&]() -> R {
-          if (module.smp_stand_in) [[unlikely]]
-            return replaced(module, given...);
+          if (module.smp_stand_in || is_wrapped(module)) [[unlikely]]
+            return packed(module, given...);
           return Method::template call<Self>(self, std::forward<Given>(given)...);
         },
         [&](CallHandler& handler) -> R { return remote(handler, module, given...); });
@@ -112,15 +116,15 @@ class RoutedCall {
     }
   }
 
-  /// Runs the call on the module that stands in for this one.
-  static R replaced(RoutedBase& module, const std::remove_reference_t<A>&... arguments) {
+  /// Runs the call here with arguments and result packed, as another module or a wrapper needs it.
+  static R packed(RoutedBase& module, const std::remove_reference_t<A>&... arguments) {
     if constexpr (!kCrosses) {
       refuse_remote_call(module, entry(), obstacle());
     } else {
       Writer out;
       (put_argument<A>(out, arguments), ...);
-      auto packed = std::move(out).take();
-      auto answer = run_stand_in(module, entry(), packed);
+      auto taken = std::move(out).take();
+      auto answer = run(module, taken);
       return unpack(answer);
     }
   }
@@ -137,6 +141,11 @@ class RoutedCall {
   }
 
   static Packet run(RoutedBase& module, Packet& arguments) {
+    if (!is_wrapped(module)) return run_method(module, arguments);
+    return module.smp_wrapper->run(module, entry(), arguments, &run_method);
+  }
+
+  static Packet run_method(RoutedBase& module, Packet& arguments) {
     auto* const self = static_cast<Self*>(module.smp_as(typeid(Self)));
     if (self == nullptr) fail_wrong_module(module, entry());
     if (module.smp_stand_in) return run_stand_in(module, entry(), arguments);

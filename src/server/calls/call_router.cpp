@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "d2d/channel/frame.h"
+#include "module/kept_results.h"
 #include "module/node_pointer.h"
 #include "server/calls/promised_arguments.h"
 #include "server/calls/remote_call.h"
@@ -84,6 +85,10 @@ void CallRouter::note_work(const ExecutionScope& scope) const noexcept {
 }
 
 void CallRouter::enter(RoutedBase& module, Space& space) {
+  if (auto& again = *ExecutionScope::current(); again.replays()) {
+    new (space.bytes) CallScope(again, id_of(module));
+    return;
+  }
   if (!inside_node()) {
     core_.turns.take_turn();
     states_.await_order(id_of(module));
@@ -97,7 +102,7 @@ void CallRouter::enter(RoutedBase& module, Space& space) {
 
 void CallRouter::leave(Space& space) noexcept {
   auto* call = std::launder(reinterpret_cast<CallScope*>(space.bytes));
-  states_.leave(*call);
+  if (!call->replays()) states_.leave(*call);
   call->~CallScope();
 }
 
@@ -105,6 +110,8 @@ void CallRouter::leave(Space& space) noexcept {
 
 std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entry, PpRank owner,
                                        Packet&& arguments, const CallTraits& traits) {
+  auto* const kept = module::KeptResults::current();
+  if (kept != nullptr && kept->replays()) return kept->take();
   if (failures_.empty_because_unwinding()) return std::nullopt;
   SMP_REQUIRE(!inside_node(), "rank ", core_.port.name(), ": module '", module.smp_place.path,
               "' lives on rank ", core_.port.name(owner),
@@ -152,6 +159,7 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
     expected_.learn(key, *response, request.modes.grad);
   }
   attach_history(*response, std::move(sent), own);
+  if (kept != nullptr) kept->keep(response->result);
   return std::move(response->result);
 }
 
@@ -171,9 +179,10 @@ std::optional<ForwardResponse> CallRouter::await_result(OutgoingCall& call, Call
   throw_remote(*answer.failure);
 }
 
-/// True if a call may return promises. Calls that hooks make are awaited.
+/// True if a call may return promises. Calls that hooks make are awaited, and those of which the
+/// results are kept.
 bool CallRouter::may_promise(const CallTraits& traits) const {
-  return line_->may_pass_on() && traits.only_tensors &&
+  return line_->may_pass_on() && traits.only_tensors && module::KeptResults::current() == nullptr &&
          ExecutionScope::current()->identity().phase == schedule::Phase::kForward &&
          !c10::InferenceMode::is_enabled();
 }

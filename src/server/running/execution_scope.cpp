@@ -25,11 +25,12 @@ const base::FiberLocal<ExecutionScope>& current_scope() {
 // ---- executions --------------------------------------------------------------------------------
 
 ExecutionScope::ExecutionScope(ScopeServices& services, const ExecutionIdentity& identity,
-                               CallPosition position, std::uint64_t base_key)
+                               CallPosition position, std::uint64_t base_key, bool replays)
     : services_(services),
       identity_(identity),
       caller_(std::move(position.caller)),
       base_key_(base_key),
+      replays_(replays),
       top_{position.random_key, position.ordinal},
       outgoing_(identity.module, services.rows),
       settings_(services.settings,
@@ -39,7 +40,7 @@ ExecutionScope::ExecutionScope(ScopeServices& services, const ExecutionIdentity&
   current_scope().set(this);
   if (const auto& layers = services.modules.statistics_of_body().layers();
       identity.module == kBody && identity.phase == schedule::Phase::kForward && !layers.empty() &&
-      !services.one_at_a_time) {
+      (!services.one_at_a_time || replays)) {
     statistics_.emplace(services.statistics, layers, identity.microbatch);
   }
   publish();
@@ -84,6 +85,17 @@ CallLevel& ExecutionScope::level() noexcept {
   return innermost_ == nullptr ? top_ : innermost_->level_;
 }
 
+CallPosition ExecutionScope::position() {
+  const auto& level = this->level();
+  return {innermost_ == nullptr ? caller_ : innermost_->key(), level.calls, level.random_key};
+}
+
+CallPosition ExecutionScope::position_of_call() const {
+  const auto* const outer = innermost_->outer_;
+  return {outer == nullptr ? caller_ : outer->key(), innermost_->ordinal_,
+          outer == nullptr ? top_.random_key : outer->level_.random_key};
+}
+
 CallPosition ExecutionScope::next_call(std::uint32_t calls) {
   work_.note();
   if (innermost_ == nullptr) {
@@ -125,7 +137,7 @@ std::optional<std::uint64_t> ExecutionScope::random_key_of_hooks() const {
 }
 
 void ExecutionScope::collect_statistics() {
-  if (statistics_) statistics_->collect(caller_.child(top_.calls));
+  if (statistics_ && !replays_) statistics_->collect(caller_.child(top_.calls));
 }
 
 /// Exchanges statistics and flags. The same layers may belong to a call and to one inside it, so
@@ -149,7 +161,7 @@ void ExecutionScope::on_switch(bool running) noexcept {
 
 void ExecutionScope::record(bool running) noexcept {
   auto& recorder = services_.recorder;
-  if (!recorder.enabled()) return;
+  if (!recorder.enabled() || replays_) return;
   if (running) {
     recorder.begin(identity_.microbatch, identity_.module.value, identity_.phase);
   } else {
@@ -186,12 +198,12 @@ CallScope::CallScope(ExecutionScope& execution, ModuleId module)
   // What may throw comes first: nobody knows of this call before it has begun.
   if (outer_ != nullptr) {
     outer_->collect_statistics(ordinal_);
-  } else if (execution.statistics_) {
+  } else if (execution.statistics_ && !execution.replays_) {
     execution.statistics_->collect(execution.caller_.child(ordinal_));
   }
   // One microbatch at a time needs no order, and others may read or run these layers in between.
   const auto& layers = entry_.statistics.layers();
-  if (!layers.empty() && !execution.services_.one_at_a_time) {
+  if (!layers.empty() && (!execution.services_.one_at_a_time || execution.replays_)) {
     statistics_.emplace(execution.services_.statistics, layers, execution.identity_.microbatch);
   }
   if (entry_.draws_random) {
@@ -224,7 +236,7 @@ CallScope::~CallScope() {
 }
 
 void CallScope::collect_statistics(std::uint32_t next) {
-  if (statistics_) statistics_->collect(key().child(next));
+  if (statistics_ && !execution_.replays_) statistics_->collect(key().child(next));
 }
 
 void CallScope::on_switch(bool running) noexcept {

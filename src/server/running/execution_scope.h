@@ -68,8 +68,9 @@ class ExecutionScope final : public fiber::Activity {
   /// @param position  the position in the program of the first call at its top: for a request, that
   ///                  of the call which it answers
   /// @param base_key  the key of random numbers made of seed, step and microbatch
+  /// @param replays   it runs again what has run: it collects no statistics and is not recorded
   ExecutionScope(ScopeServices& services, const ExecutionIdentity& identity, CallPosition position,
-                 std::uint64_t base_key);
+                 std::uint64_t base_key, bool replays = false);
   ~ExecutionScope();
   ExecutionScope(const ExecutionScope&) = delete;
   ExecutionScope& operator=(const ExecutionScope&) = delete;
@@ -78,7 +79,9 @@ class ExecutionScope final : public fiber::Activity {
   static ExecutionScope* current() noexcept;
 
   const ExecutionIdentity& identity() const noexcept { return identity_; }
-  const ScopeServices& services() const noexcept { return services_; }
+  ScopeServices& services() const noexcept { return services_; }
+  bool replays() const noexcept { return replays_; }
+  std::uint64_t base_key() const noexcept { return base_key_; }
   void set_phase(schedule::Phase phase);
   void set_after_first_backward() noexcept { identity_.after_first_backward = true; }
 
@@ -103,6 +106,10 @@ class ExecutionScope final : public fiber::Activity {
   [[nodiscard]] bool calls_from_body() const noexcept {
     return innermost_ == nullptr && identity_.module == kBody;
   }
+  /// The position of the next call, without taking it.
+  [[nodiscard]] CallPosition position();
+  /// The position at which the innermost call on this rank began.
+  [[nodiscard]] CallPosition position_of_call() const;
   /// Takes the position of the next remote call, which stands for `calls` calls of the program:
   /// several if it is a joint call.
   [[nodiscard]] CallPosition next_call(std::uint32_t calls);
@@ -135,6 +142,7 @@ class ExecutionScope final : public fiber::Activity {
   ExecutionIdentity identity_;
   const OrderKey caller_;  // of the calls made at the top of this execution
   const std::uint64_t base_key_;
+  const bool replays_;
   CallLevel top_;
   CallScope* innermost_ = nullptr;                           // the call that runs, if one does
   std::optional<DeferredStatistics::Execution> statistics_;  // of the body's own layers
@@ -160,6 +168,7 @@ class CallScope {
   [[nodiscard]] OrderKey key() const;
   const ModuleTable::Entry& entry() const noexcept { return entry_; }
   int microbatch() const noexcept { return execution_.identity_.microbatch; }
+  bool replays() const noexcept { return execution_.replays_; }
 
   std::uint64_t buffer_versions = 0;  ///< returned by BufferWatch::begin_call()
 

@@ -1,0 +1,207 @@
+// server/recompute/region.cpp: places are taken in the order in which nodes save, which is the same
+// in both runs.
+#include "server/recompute/region.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "module/node_pointer.h"
+#include "server/values/clone_on_write.h"
+
+namespace smp::server {
+
+namespace {
+
+/// Thrown when the second run has saved all that is wanted. No std::exception, so that code which
+/// catches those does not stop it.
+struct Enough {};
+
+bool is_first_run(const Region& region) { return !region.replays(); }
+
+/// A tensor without history that an operator treats as one with: nothing is ever sent there.
+void give_history(at::Tensor& tensor) {
+  const auto node = make_node<torch::autograd::Error>(
+      std::string("backward through values that were computed a second time"));
+  node->add_input_metadata(tensor);
+  torch::autograd::impl::set_gradient_edge(tensor, {node, 0});
+}
+
+}  // namespace
+
+/// What a node of the first run holds in place of its tensor.
+class SavedPlace final : public torch::autograd::SavedVariableHooks {
+ public:
+  explicit SavedPlace(std::shared_ptr<Region> region) : region_(std::move(region)) {}
+  ~SavedPlace() override {
+    if (taken_) region_->forget(index_);
+  }
+  void call_pack_hook(const at::Tensor& tensor) override {
+    index_ = region_->add(tensor);
+    taken_ = true;
+  }
+  at::Tensor call_unpack_hook() override { return region_->value_of(index_); }
+
+ private:
+  const std::shared_ptr<Region> region_;
+  std::size_t index_ = 0;
+  bool taken_ = false;
+};
+
+/// What a node of the second run holds: nothing, as nobody will ask it.
+class RefilledPlace final : public torch::autograd::SavedVariableHooks {
+ public:
+  explicit RefilledPlace(Region& region) : region_(region) {}
+  void call_pack_hook(const at::Tensor& tensor) override { region_.refill(tensor); }
+  at::Tensor call_unpack_hook() override {
+    SMP_ASSERT(false, "backward through the second run of a recomputed call");
+  }
+
+ private:
+  Region& region_;
+};
+
+Region::Given::Given(const at::Tensor& tensor)
+    : value(tensor.defined() ? clone_on_write(tensor) : at::Tensor()),
+      requires_grad(tensor.defined() && tensor.requires_grad()) {}
+
+at::Tensor Region::Given::again() const {
+  if (!value.defined()) return {};
+  auto copy = clone_on_write(value);
+  if (requires_grad) give_history(copy);
+  return copy;
+}
+
+Region::Region(std::string name, const std::vector<at::Tensor>& inputs,
+               std::vector<at::Tensor> watched)
+    : name_(std::move(name)), inputs_(inputs.begin(), inputs.end()), watched_(std::move(watched)) {
+  for (const auto& tensor : watched_) versions_.push_back(tensor._version());
+}
+
+Region* Region::current() noexcept { return static_cast<Region*>(KeptResults::current()); }
+
+void Region::record(const std::function<void()>& first) {
+  {
+    const SavedTensorScope saved(this);
+    const Scope results(this);
+    first();
+  }
+  for (std::size_t i = 0; i < watched_.size(); ++i) {
+    SMP_REQUIRE_AS(
+        UnsupportedError, watched_[i]._version() == versions_[i], name_,
+        ": activation checkpointing runs a call twice, but this one has written to a parameter or "
+        "buffer of shape ",
+        watched_[i].sizes(),
+        ", which the second run would write again; do not checkpoint this module, or have its "
+        "caller write the tensor");
+  }
+}
+
+std::unique_ptr<torch::autograd::SavedVariableHooks> Region::next() {
+  if (is_first_run(*this)) return std::make_unique<SavedPlace>(shared_from_this());
+  return std::make_unique<RefilledPlace>(*this);
+}
+
+std::size_t Region::add(const at::Tensor& tensor) {
+  places_.push_back({tensor.sizes().vec(), tensor.scalar_type(), {}});
+  ++wanted_;
+  return places_.size() - 1;
+}
+
+void Region::refuse_other(std::size_t index, const std::string& what) const {
+  throw UsageError(base::concat(
+      name_,
+      ": activation checkpointing runs a call twice, and the second time it did something "
+      "else: of the ",
+      places_.size(), " tensors that its operators save, number ", index, ' ', what,
+      "; a call must depend on its arguments, its parameters and its random numbers alone"));
+}
+
+void Region::refill(const at::Tensor& tensor) {
+  const auto index = next_place_++;
+  if (index >= places_.size()) refuse_other(index, "was not there the first time");
+  auto& place = places_[index];
+  if (!tensor.sizes().equals(place.sizes) || tensor.scalar_type() != place.dtype) {
+    refuse_other(
+        index, base::concat("is ", tensor.scalar_type(), " of shape ", tensor.sizes(), ", and was ",
+                            place.dtype, " of shape ", c10::IntArrayRef(place.sizes)));
+  }
+  if (place.wanted) {
+    place.value = tensor.tensor_data();  // notices writes
+    place.version = place.value._version();
+  }
+  if (index == last_wanted_) throw Enough();
+}
+
+at::Tensor Region::value_of(std::size_t index) {
+  if (!places_[index].value.defined()) run_again();
+  auto& place = places_[index];
+  SMP_REQUIRE(place.value.defined() && place.value._version() == place.version, name_,
+              ": one of the tensors that its backward needs, of shape ",
+              c10::IntArrayRef(place.sizes), ", was modified by an inplace operation");
+  return place.value;
+}
+
+void Region::forget(std::size_t index) noexcept {
+  places_[index].value.reset();
+  places_[index].wanted = false;
+  if (--wanted_ > 0) return;
+  inputs_.clear();
+  results_.clear();
+}
+
+void Region::require_unchanged() const {
+  for (std::size_t i = 0; i < watched_.size(); ++i) {
+    SMP_REQUIRE(watched_[i]._version() == versions_[i], name_, ": a parameter or buffer of shape ",
+                watched_[i].sizes(),
+                " was changed between the forward and the backward of a call that is computed "
+                "again; change it after the backward");
+  }
+}
+
+void Region::run_again() {
+  SMP_ASSERT(!replays_, name_, " needs itself");
+  require_unchanged();
+  last_wanted_ = 0;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i].wanted) last_wanted_ = i;
+  }
+  next_place_ = next_result_ = 0;
+  std::vector<at::Tensor> inputs;
+  for (const auto& input : inputs_) inputs.push_back(input.again());
+  replays_ = true;
+  struct Over {
+    bool& replays;
+    ~Over() { replays = false; }
+  } const over{replays_};
+  try {
+    const SavedTensorScope saved(this);
+    const Scope results(this);
+    rerun_(std::move(inputs));
+  } catch (const Enough&) {
+    return;
+  }
+  refuse_other(next_place_, "is missing");
+}
+
+void Region::keep(const Packet& result) {
+  results_.push_back({result.bytes, {result.tensors.begin(), result.tensors.end()}});
+}
+
+Packet Region::take() {
+  SMP_REQUIRE(next_result_ < results_.size(), name_,
+              ": activation checkpointing runs a call twice, and the second time it asked other "
+              "ranks more often than the first time (",
+              results_.size(), " times); a call must depend on its arguments alone");
+  const auto& result = results_[next_result_++];
+  Packet packet{result.bytes, {}};
+  for (const auto& tensor : result.tensors) packet.tensors.push_back(tensor.again());
+  return packet;
+}
+
+}  // namespace smp::server

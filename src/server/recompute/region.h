@@ -1,0 +1,94 @@
+// server/recompute/region.h: one call whose activations are computed again.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "module/kept_results.h"
+#include "server/recompute/saved_tensors.h"
+
+namespace smp::server {
+
+/// The inputs of a call, and a place for each tensor that its nodes save. The places are empty
+/// until a node asks for its tensor: then the call runs again and fills those that are still
+/// wanted. Lives as long as nodes hold places. Threads: the rank's.
+class Region final : public std::enable_shared_from_this<Region>,
+                     public SavedTensorTaker,
+                     public module::KeptResults {
+ public:
+  using Run = std::function<void(std::vector<at::Tensor>&& inputs)>;
+
+  /// @param name    for messages, as "module 'encoder.0'"
+  /// @param inputs  of the call, with their histories
+  /// @param watched tensors that must be the same when the call runs again: parameters and buffers
+  Region(std::string name, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> watched);
+
+  /// The region in whose call the running fiber is; nullptr: none.
+  static Region* current() noexcept;
+
+  /// Runs the call for the first time. @throws UnsupportedError  it has written a watched tensor.
+  void record(const std::function<void()>& first);
+  /// Sets what runs the call again with new inputs.
+  void set_rerun(Run rerun) { rerun_ = std::move(rerun); }
+
+  // SavedTensorTaker
+  std::unique_ptr<torch::autograd::SavedVariableHooks> next() override;
+  // module::KeptResults
+  bool replays() const noexcept override { return replays_; }
+  void keep(const Packet& result) override;
+  Packet take() override;
+
+ private:
+  friend class SavedPlace;
+  friend class RefilledPlace;
+
+  /// One tensor that a node saves.
+  struct Place {
+    std::vector<std::int64_t> sizes;
+    at::ScalarType dtype;
+    at::Tensor value;           // while it is there
+    std::uint32_t version = 0;  // of the value, when it was saved
+    bool wanted = true;         // the node is not done with it
+  };
+  /// A tensor from outside, as the call found it.
+  struct Given {
+    explicit Given(const at::Tensor& tensor);
+    [[nodiscard]] at::Tensor again() const;
+
+    at::Tensor value;  // a copy on write; may be undefined
+    bool requires_grad = false;
+  };
+  struct Result {
+    std::string bytes;
+    std::vector<Given> tensors;
+  };
+
+  std::size_t add(const at::Tensor& tensor);
+  void refill(const at::Tensor& tensor);
+  at::Tensor value_of(std::size_t index);
+  void forget(std::size_t index) noexcept;
+  void run_again();
+  void require_unchanged() const;
+  [[noreturn]] void refuse_other(std::size_t index, const std::string& what) const;
+
+  const std::string name_;
+  std::vector<Given> inputs_;
+  const std::vector<at::Tensor> watched_;
+  std::vector<std::uint32_t> versions_;  // of the watched
+  Run rerun_;
+  std::vector<Place> places_;
+  std::vector<Result> results_;
+  std::size_t wanted_ = 0;  // places that are
+  bool replays_ = false;
+  std::size_t next_place_ = 0;   // of the second run
+  std::size_t last_wanted_ = 0;  // likewise
+  std::size_t next_result_ = 0;  // likewise
+};
+
+}  // namespace smp::server

@@ -1,0 +1,47 @@
+// server/recompute/replay_place.h: where a call stood in the program, so that it can run there
+// again.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/util/FunctionRef.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "server/protocol/execution_modes.h"
+#include "server/protocol/message.h"
+#include "server/running/execution_scope.h"
+#include "smp/detail/call.h"
+
+namespace smp::server {
+
+/// The modes, flags, keys and random numbers of a call that runs now. Threads: the rank's.
+class ReplayPlace {
+ public:
+  /// @param module  whose call has just begun; nullptr: code of its caller, which shares the
+  ///                caller's random numbers
+  /// @param keep_random  whether code draws the same numbers again
+  ReplayPlace(RoutedBase* module, bool keep_random);
+
+  /// Runs `code` as it ran there: no statistics are collected, and nobody takes turns. Does not
+  /// suspend if `code` does not.
+  void enter(c10::function_ref<void()> code) const;
+
+ private:
+  struct InProgram {
+    ScopeServices& services;
+    ExecutionIdentity identity;
+    CallPosition position;
+    std::uint64_t base_key;
+    ExecutionSettings::View flags;
+  };
+  void enter_program(c10::function_ref<void()> code) const;
+
+  RoutedBase* const module_;
+  const ExecutionModes modes_ = ExecutionModes::capture();
+  std::optional<InProgram> program_;  // unless it runs outside of steps
+  at::Generator random_;              // of the CPU; undefined: its numbers are keyed
+  at::Generator random_of_device_;
+};
+
+}  // namespace smp::server

@@ -1,0 +1,293 @@
+// Activation checkpointing: the bits without it, and what is kept.
+#include "smp/recompute/activation_checkpointing.h"
+
+#include <torch/types.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "api/chain_model.h"
+
+namespace smp {
+namespace activation_checkpointing_test {
+
+using at::Tensor;
+using testing::HasSubstr;
+
+int forwards = 0;
+
+/// Draws, keeps running statistics, calls another module, writes its argument and its own values in
+/// place, and gives two results, of which one may go unused.
+struct MixedImpl : torch::nn::Module {
+  explicit MixedImpl(double probability = 0.5)
+      : first(register_module("first", nn::Linear(3, 4))),
+        norm(register_module("norm", nn::BatchNorm1d(4))),
+        inner(register_module("inner", nn::Linear(4, 3))),
+        drop(register_module("drop", nn::Dropout(probability))) {
+    to(torch::kDouble);
+  }
+  std::tuple<Tensor, Tensor> forward(Tensor x) {
+    ++forwards;
+    auto h = drop(norm(first(x)).tanh());
+    h.mul_(2);
+    const auto y = inner(h.sigmoid());
+    x.add_(1);
+    return {y * x.exp(), h.sum(-1)};
+  }
+  nn::Linear first;
+  nn::BatchNorm1d norm;
+  nn::Linear inner;
+  nn::Dropout drop;
+};
+SMP_MODULE(Mixed);
+
+struct StackImpl : torch::nn::Module {
+  StackImpl() {
+    for (int i = 0; i < 3; ++i) blocks->push_back(Mixed());
+    register_module("blocks", blocks);
+  }
+  Tensor forward(const Tensor& x) {
+    Tensor y = x * 1;
+    for (const auto& block : *blocks) {
+      const auto [main, side] = block->as<Mixed>()->forward(y);
+      y = main + (block == *blocks->begin() ? side.unsqueeze(-1) : torch::zeros({}, x.options()));
+    }
+    return y;
+  }
+  nn::ModuleList blocks;
+};
+SMP_MODULE(Stack);
+
+Stack make_stack() {
+  torch::manual_seed(3);
+  return {};
+}
+
+std::vector<Tensor> state_of(const Stack& net) {
+  std::vector<Tensor> all;
+  for (const auto& parameter : net->parameters()) {
+    all.push_back(parameter.detach().clone());
+    all.push_back(parameter.grad().defined() ? parameter.grad().clone() : Tensor());
+  }
+  for (const auto& buffer : net->buffers()) all.push_back(buffer.clone());
+  return all;
+}
+
+void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(a[i].defined(), b[i].defined()) << i;
+    if (a[i].defined()) {
+      EXPECT_TRUE(torch::equal(a[i], b[i])) << i;
+    }
+  }
+}
+
+// ---- in one process, outside of steps ----------------------------------------------------------
+
+TEST(ActivationCheckpointing, AloneGivesTheSameBits) {
+  std::vector<std::vector<Tensor>> states;
+  std::vector<Tensor> draws;
+  for (const bool checkpointed : {false, true}) {
+    auto net = make_stack();
+    if (checkpointed) set_activation_checkpointing(net->blocks);
+    forwards = 0;
+    torch::manual_seed(5);
+    for (int step = 0; step < 2; ++step) net(rows(6)).square().sum().backward();
+    EXPECT_EQ(forwards, checkpointed ? 12 : 6);
+    states.push_back(state_of(net));
+    draws.push_back(torch::rand({4}));
+  }
+  expect_same(states[0], states[1]);
+  EXPECT_TRUE(torch::equal(draws[0], draws[1]));
+}
+
+/// The memory of a middle activation is given back with the forward.
+TEST(ActivationCheckpointing, DropsWhatNodesSave) {
+  nn::Linear wide(8, 8);
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> made;
+  const auto code = [&](const Tensor& x) {
+    auto y = wide(x);
+    made.emplace_back(y.storage().getIntrusivePtr());
+    return y.exp().sin().sum();
+  };
+  const auto x = torch::randn({4, 8}).requires_grad_();
+  const auto held = code(x);
+  EXPECT_FALSE(made.at(0).expired());
+  const auto dropped = smp::checkpoint(code, x);
+  EXPECT_TRUE(made.at(1).expired());
+  dropped.backward();
+  const auto gradient = x.grad().clone();
+  x.mutable_grad().reset();
+  held.backward();
+  EXPECT_TRUE(torch::equal(x.grad(), gradient));
+}
+
+TEST(ActivationCheckpointing, EndsWhenTheLastTensorIsThere) {
+  int tails = 0;
+  const auto code = [&](const Tensor& x) {
+    auto y = x.sin().cos();
+    ++tails;
+    return y * 2 + 1;
+  };
+  const auto x = torch::randn({3}).requires_grad_();
+  auto y = smp::checkpoint(code, x);
+  y.sum().backward();
+  EXPECT_EQ(tails, 1);
+  EXPECT_TRUE(torch::allclose(x.grad(), -2 * x.sin().sin() * x.cos()));
+}
+
+TEST(ActivationCheckpointing, CodeDrawsTheSameNumbers) {
+  std::vector<Tensor> gradients;
+  for (const bool checkpointed : {false, true}) {
+    torch::manual_seed(1);
+    const auto x = torch::ones({64}).requires_grad_();
+    const auto code = [](const Tensor& of) { return torch::dropout(of.exp(), 0.5, true).square(); };
+    auto y = checkpointed ? smp::checkpoint(code, x) : code(x);
+    torch::rand({7});
+    y.sum().backward();
+    gradients.push_back(torch::cat({x.grad(), torch::rand({3})}));
+  }
+  EXPECT_TRUE(torch::equal(gradients[0], gradients[1]));
+}
+
+TEST(ActivationCheckpointing, MayBeGoneThroughTwice) {
+  const auto x = torch::randn({5}).requires_grad_();
+  int runs = 0;
+  auto y = smp::checkpoint(
+      [&](const Tensor& of) {
+        ++runs;
+        return of.exp() * of.sin();
+      },
+      x);
+  const auto once = torch::autograd::grad({y.sum()}, {x}, {}, /*retain_graph=*/true)[0];
+  EXPECT_TRUE(torch::equal(torch::autograd::grad({y.sum()}, {x})[0], once));
+  EXPECT_EQ(runs, 2);
+}
+
+TEST(ActivationCheckpointing, WhatNeedsNoGradientRunsOnce) {
+  auto net = make_stack();
+  set_activation_checkpointing(net->blocks);
+  forwards = 0;
+  const torch::NoGradGuard no_grad;
+  net(rows(4));
+  EXPECT_EQ(forwards, 3);
+}
+
+TEST(ActivationCheckpointing, MarksCanBeTakenAway) {
+  auto net = make_stack();
+  set_activation_checkpointing(net);
+  unset_activation_checkpointing(*net);
+  forwards = 0;
+  net(rows(4)).sum().backward();
+  EXPECT_EQ(forwards, 3);
+}
+
+// ---- what cannot run twice ---------------------------------------------------------------------
+
+struct FickleImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    ++calls;
+    if (kind == "shape" && calls > 1) return x.narrow(0, 0, 1).exp().expand_as(x).sin();
+    if (kind == "less" && calls > 1) return x.exp();
+    if (kind == "buffer") count += 1;
+    return x.exp().sin();
+  }
+  std::string kind;
+  int calls = 0;
+  Tensor count = register_buffer("count", torch::zeros({}));
+};
+SMP_MODULE(Fickle);
+
+std::string refused_by(const std::string& kind) {
+  Fickle net;
+  net->kind = kind;
+  set_activation_checkpointing(net);
+  return refusal<Error>([&] { net(torch::ones({3}).requires_grad_()).sum().backward(); });
+}
+
+TEST(ActivationCheckpointing, NamesWhatDiffersTheSecondTime) {
+  EXPECT_THAT(refused_by("shape"), HasSubstr("(FickleImpl): activation checkpointing runs a call "
+                                             "twice, and the second time it did something else"));
+  EXPECT_THAT(refused_by("less"), HasSubstr("number 1 is missing"));
+  EXPECT_THAT(refused_by("buffer"), HasSubstr("has written to a parameter or buffer of shape []"));
+}
+
+TEST(ActivationCheckpointing, RefusesWeightsThatChangedInBetween) {
+  nn::Linear net(2, 2);
+  set_activation_checkpointing(net);
+  auto y = net(torch::ones({1, 2})).exp().sum();
+  {
+    const torch::NoGradGuard no_grad;
+    net->weight.add_(1);
+  }
+  EXPECT_THAT(refusal<UsageError>([&] { y.backward(); }), HasSubstr("was changed between"));
+}
+
+TEST(ActivationCheckpointing, RefusesWhatIsNotRouted) {
+  torch::nn::Linear plain(2, 2);
+  EXPECT_THAT(refusal<UnsupportedError>([&] { set_activation_checkpointing(*plain); }),
+              HasSubstr("nothing would be computed again"));
+}
+
+// ---- over ranks --------------------------------------------------------------------------------
+
+/// The gradients that this rank owns after two steps, and the state of all, by name.
+std::map<std::string, Tensor> trained(bool checkpointed, const std::vector<int>& stages) {
+  auto net = make_stack();
+  if (checkpointed) set_activation_checkpointing(net->blocks);
+  DistributedModel model(net);
+  model.set_partition("", 0);
+  for (int i = 0; i < 3; ++i) {
+    const auto path = "blocks." + std::to_string(i);
+    model.set_partition(path, stages[i] % size());
+    model.set_partition(path + ".inner", stages[3 + i] % size());
+  }
+  auto train = smp::step([&](Tensor x) {
+    if (!is_tracing()) model.backward(model(x).square().sum());
+  });
+  for (int step = 0; step < 2; ++step) train(rows(8));
+  std::map<std::string, Tensor> all;
+  for (const auto& item : net->named_parameters()) {
+    if (!model.owns(item.value())) continue;
+    all[item.key()] = item.value().grad().clone();
+  }
+  for (const auto& [name, value] : model.state_dict(kAllPpRanks)) all["state " + name] = value;
+  return all;
+}
+
+TEST(ActivationCheckpointing, OverRanksGivesTheSameBits) {
+  const std::vector<std::vector<int>> placements = {
+      {0, 1, 2, 0, 1, 2}, {0, 1, 0, 1, 0, 2}, {1, 1, 1, 0, 0, 0}, {0, 0, 0, 1, 2, 1}};
+  for (const int ranks : {1, 2, 3}) {
+    for (const auto& stages : placements) {
+      for (const bool fast : {false, true}) {
+        SCOPED_TRACE(ranks);
+        Config config;
+        config.microbatches = 4;
+        config.plan_cache = "off";
+        config.static_mode = fast;
+        const auto run = [&](bool checkpointed) {
+          std::map<std::string, Tensor> all;
+          run_local(ranks,
+                    [&] {
+                      for (const auto& [name, value] : trained(checkpointed, stages)) {
+                        all[name + " on " + std::to_string(rank())] = value;
+                      }
+                    },
+                    config, {.seed = 1});
+          return all;
+        };
+        const auto kept = run(false), again = run(true);
+        ASSERT_EQ(kept.size(), again.size());
+        for (const auto& [name, value] : kept) {
+          EXPECT_TRUE(torch::equal(value, again.at(name))) << name;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace activation_checkpointing_test
+}  // namespace smp
