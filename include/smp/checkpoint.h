@@ -22,10 +22,12 @@ namespace smp {
 SMP_API void save_safetensors(const StateDict& dict, const std::string& path);
 
 /// Writes the whole model to a safetensors file, one tensor at a time, from the ranks that own its
-/// parts; pp_rank 0 writes the file. Call it on every rank that holds a part, between steps: on the
-/// ranks of the pipeline and, with distributed modules, on all of smp::Group::kMp. Of several
-/// replicas only the first does something, and it may make the call alone.
-/// @throws as above, on all ranks; UsageError  parameters have no values yet.
+/// parts; pp_rank 0 writes the file. All ranks call it, between steps. Of several replicas only the
+/// first writes, and it may make the call alone: on the ranks of its pipeline and, with distributed
+/// modules, on all of smp::Group::kMp. Another replica that makes it waits for the file, and is
+/// told after Config::stall_seconds if the first one does not come.
+/// @throws as above, on all ranks; UsageError  parameters have no values yet; PeerLostError  a rank
+///         left without calling it.
 SMP_API void save_safetensors(const DistributedModelBase& model, const std::string& path,
                               const std::map<std::string, std::string>& metadata = {});
 
@@ -35,7 +37,7 @@ SMP_API void save_safetensors(const DistributedModelBase& model, const std::stri
 SMP_API StateDict load_safetensors(const std::string& path);
 
 /// Loads a safetensors file into a model as DistributedModelBase::load_state_dict does, one tensor
-/// at a time. Only pp_rank 0 reads the file. Call it on every rank that holds a part of the model.
+/// at a time. All ranks call it, between steps; in each replica only pp_rank 0 reads the file.
 SMP_API LoadResult load_safetensors(DistributedModelBase& model, const std::string& path,
                                     bool strict = true);
 
@@ -50,9 +52,9 @@ SMP_API void load_optimizer_state_dict(DistributedModelBase& model,
 /// Returns the state that SGD, Adam, AdamW, Adagrad or RMSprop keep, gathered from all ranks, on
 /// pp_rank `pp_rank` (kAllPpRanks: on every rank); elsewhere the dict is empty. It contains tensors
 /// like "state.<parameter>.exp_avg" and the options of each group like "param_groups.0.lr", and
-/// does not depend on the number of ranks. Call it between steps on every rank that holds a part of
-/// the model; with `shard_optimizer_state` on every rank of the job, where each replica gets the
-/// whole state.
+/// does not depend on the number of ranks. All ranks call it, between steps; one replica alone may
+/// (the ranks of smp::Group::kMp), but not with `shard_optimizer_state`, where each replica gets
+/// the whole state.
 /// @throws UnsupportedError  another optimizer, or one over several models: make one for each
 template <class Optimizer>
 StateDict optimizer_state_dict(const DistributedModelBase& model,
@@ -62,9 +64,8 @@ StateDict optimizer_state_dict(const DistributedModelBase& model,
 
 /// Loads a dict of optimizer_state_dict(), options included, into an optimizer of the same kind and
 /// number of groups over a model with the same names, on any number of ranks, sharded or not.
-/// `dict` is given by all ranks or by some. Before placement it takes effect when the model is
-/// placed. Call it on every rank that holds a part of the model; with `shard_optimizer_state` on
-/// every rank of the job.
+/// `dict` is given by all ranks or by some. All ranks call it, between steps. Before placement it
+/// takes effect when the model is placed.
 /// @throws UsageError  another kind of optimizer, another number of groups, unknown names, shapes
 ///                     that differ.
 template <class Optimizer>

@@ -19,8 +19,8 @@ namespace smp {
 /// to one model, to several, or to none (then the gradient is on the rank that used the parameter),
 /// and may be all of them or this rank's own; parameters without a gradient do not count. The
 /// result equals that of torch::nn::utils::clip_grad_norm_ over the same parameters in one process,
-/// except that sparse gradients are scaled like dense ones; LibTorch leaves them as they are. Every
-/// rank calls it, after a step. The stages of a pipeline send each other one message; ranks that
+/// except that sparse gradients are scaled like dense ones; LibTorch leaves them as they are. All
+/// ranks call it, after a step. The stages of a pipeline send each other one message; ranks that
 /// share slices or the optimizer's state send one or two more. Replicas that pass different options
 /// are told so by the next step.
 ///
@@ -39,8 +39,8 @@ SMP_API double clip_grad_norm_(ModelList models, double max_norm, double norm_ty
 SMP_API double clip_grad_norm_(DistributedModelBase& model, double max_norm, double norm_type = 2.0,
                                bool error_if_nonfinite = false);
 
-/// Clamps every element of the gradients that this rank holds to [-clip_value, clip_value]. Every
-/// rank calls it, after a step. Nothing is sent, so replicas that pass different values are not
+/// Clamps every element of the gradients that this rank holds to [-clip_value, clip_value]. All
+/// ranks call it, after a step. Nothing is sent, so replicas that pass different values are not
 /// detected. @throws UsageError  inside a step.
 SMP_API void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
 SMP_API void clip_grad_value_(ModelList models, double clip_value);

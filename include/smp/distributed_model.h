@@ -103,13 +103,13 @@ class SMP_API DistributedModelBase {
   const std::shared_ptr<CommHook>& comm_hook() const noexcept;
 
   /// Calls smp::clip_grad_norm_(*this, max_norm) of smp/clip_grad.h, with the 2-norm over all
-  /// ranks; returns the norm before scaling.
+  /// ranks; returns the norm before scaling. All ranks call it, after a step.
   double clip_grad_norm_(double max_norm);
 
   /// Returns all parameters and buffers from the ranks that own them, under the names of
   /// smp::state_dict() (smp/state_dict.h). They are copies, on pp_rank `pp_rank` (kAllPpRanks: on
-  /// every rank); elsewhere the dict is empty. Every rank that holds a part of the model calls it,
-  /// outside of steps: those of the pipeline, and with distributed modules (smp/tp.h) all of
+  /// every rank); elsewhere the dict is empty. All ranks call it, outside of steps; one replica
+  /// alone may: the ranks of its pipeline, and with distributed modules (smp/tp.h) all of
   /// smp::Group::kMp.
   /// @throws UsageError  inside a step; parameters have no values yet (delayed initialisation).
   StateDict state_dict(int pp_rank = 0) const;
@@ -117,9 +117,8 @@ class SMP_API DistributedModelBase {
   StateDict local_state_dict() const;
   /// Loads values as smp::load_state_dict() does; each rank takes what it owns. `dict` is given by
   /// all ranks, or by some and empty on the others, or each gives a part. A rank gets what it does
-  /// not have itself from the first rank that does. Every rank that holds a part calls it, outside
-  /// of steps, before placement or after. With delayed initialisation values are put in when the
-  /// model is placed.
+  /// not have itself from the first rank that does. All ranks call it, outside of steps, before
+  /// placement or after. With delayed initialisation values are put in when the model is placed.
   /// @throws UsageError  on every rank, as smp::load_state_dict(); ranks give different values.
   LoadResult load_state_dict(const StateDict& dict, bool strict = true);
 
@@ -128,8 +127,9 @@ class SMP_API DistributedModelBase {
   /// when the model is placed.
   /// @throws UsageError  the model is placed already.
   void set_partition(const std::string& module_path, int pp_rank);
-  /// Decides the placement now instead of at the first step. Without that step's body it is not
-  /// known what each module costs, so modules are counted instead. Every rank calls it.
+  /// Decides the placement now instead of at the first step. All ranks call it, outside of steps.
+  /// Without that step's body it is not known what each module costs, so modules are counted
+  /// instead.
   void place();
   /// True once the model is placed.
   bool partitioned() const noexcept;

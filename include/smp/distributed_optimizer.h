@@ -142,7 +142,7 @@ class DistributedOptimizer {
   DistributedOptimizer(ModelList models, std::unique_ptr<Optimizer> optimizer)
       : optimizer_(detail::guard_pointee(std::move(optimizer))), share_(optimizer_, models) {}
 
-  /// Steps the parameters that this rank owns; every rank calls it, after the step of the model.
+  /// Steps the parameters that this rank owns. All ranks call it, after the step of the model.
   /// @throws UsageError        it is called in the body of a step, where gradients are not
   ///                           complete; a tensor of no model has gradients on two ranks, or on
   ///                           another one than before; state is sharded after no_sync().

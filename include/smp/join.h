@@ -44,8 +44,8 @@ class SMP_API Join {
   Join(const Join&) = delete;
   Join& operator=(const Join&) = delete;
 
-  /// Begins the next round and returns true if any replica has a batch. Every rank of the job calls
-  /// it. Suspends until the others have.
+  /// Begins the next round and returns true if any replica has a batch. All ranks of the job call
+  /// it, outside of steps. Suspends until the others have.
   /// @param has_batch  read where smp::pp_rank() is 0; other stages hear it from there
   /// @throws UsageError     replicas that share distributed modules (smp/tp.h) have a batch in one
   ///                        and none in another; a step runs.

@@ -33,15 +33,16 @@ struct RunLogOptions {
   std::int64_t lines_before = 0;
 };
 
-/// A folder `runs/NAME-YYYYmmdd-HHMMSS` (UTC) that rank 0 fills: run.json, plan.json, metrics.jsonl
-/// and the same for TensorBoard as the run goes; trace.json, the pictures (loss, timeline,
-/// partition, memory) and report.html, which shows all of it, at its end.
-/// Every rank makes one, after smp::init, with the same arguments. From then on steps record when
-/// which module ran (a pipeline's step takes as long as without; a remote call there and back half
-/// a microsecond more), and what was between them: an optimizer's step(), or the program itself.
+/// A folder `runs/NAME-YYYYmmdd-HHMMSS` (UTC) that rank 0 fills: run.json (with how many threads
+/// and on which processors the ranks compute, too), plan.json, metrics.jsonl and the same for
+/// TensorBoard as the run goes; trace.json, the pictures (loss, timeline, partition, memory) and
+/// report.html, which shows all of it, at its end. Every rank makes one, after smp::init, with the
+/// same arguments. From then on steps record when which module ran (a pipeline's step takes as long
+/// as without; a remote call there and back half a microsecond more), and what was between them: an
+/// optimizer's step(), or the program itself.
 class SMP_API RunLog {
  public:
-  /// Makes the folder.
+  /// Makes the folder. All ranks call it, outside of steps.
   /// @param model  must outlive this object
   /// @throws ResourceError  the folder or what is in it cannot be made; on every rank.
   /// @throws UsageError     options are wrong.
@@ -56,8 +57,8 @@ class SMP_API RunLog {
   /// Returns the path of the folder, on every rank.
   const std::string& folder() const noexcept;
 
-  /// Returns the last step's timing, the same on all stages of a replica. Every rank calls it,
-  /// after steps.
+  /// Returns the last step's timing, the same on all stages of a replica. All ranks call it, after
+  /// steps.
   StepTiming measure();
 
   /// Appends a line to metrics.jsonl: the number of the step, counted from 1 (after
@@ -66,7 +67,7 @@ class SMP_API RunLog {
   /// @throws UsageError  after finish().
   void append(const std::vector<std::pair<std::string, double>>& numbers);
 
-  /// Collects the last step's trace and draws the pictures. Every rank calls it, outside of steps.
+  /// Collects the last step's trace and draws the pictures. All ranks call it, outside of steps.
   /// @return  the paths of the pictures, on rank 0.
   std::vector<std::string> finish();
 

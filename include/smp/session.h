@@ -118,7 +118,11 @@ SMP_API int num_microbatches();
 /// Returns the number of the microbatch of the running step body or module; -1 outside of a step.
 SMP_API int current_microbatch();
 
-/// Returns when every rank of the group has called it. Call it outside of steps.
+// All ranks of the group make these calls, in the same order. A rank that waits for one which does
+// not is told so after Config::stall_seconds, or at once where that rank waits in another such
+// call.
+
+/// Returns when all ranks of the group have called it. Call it outside of steps.
 /// @throws UsageError     inside a step; another rank of the group makes another call here.
 /// @throws PeerLostError  a rank of the group left, or nothing happened for abort_seconds.
 SMP_API void barrier(Group which = Group::kWorld);
@@ -129,7 +133,8 @@ SMP_API std::vector<Packet> all_gather(Packet own, Group which);
 }  // namespace detail
 
 /// Returns `value` of rank `root` (a global rank) on every rank of the group; what others pass is
-/// not read. Call it outside of steps. Tensors are new ones without history.
+/// not read. All ranks of the group call it, outside of steps. Tensors are new ones without
+/// history.
 /// @throws as barrier(); UsageError if `root` is not in the group.
 template <class T>
 T broadcast(const T& value, int root = 0, Group which = Group::kWorld) {
@@ -142,8 +147,8 @@ T broadcast(const T& value, int root = 0, Group which = Group::kWorld) {
 }
 
 /// Returns `value` of every rank of the group, in order of ranks, on every rank: numbers to add up,
-/// tensors to join. Call it outside of steps. Tensors are new ones without history. (While a job is
-/// only planned there is rank 0 alone, whose value stands for all.)
+/// tensors to join. All ranks of the group call it, outside of steps. Tensors are new ones without
+/// history. (While a job is only planned there is rank 0 alone, whose value stands for all.)
 ///
 ///     double sum = 0;  // over all samples, of whichever replica
 ///     for (double of_replica : smp::all_gather(loss, smp::Group::kDp)) sum += of_replica;

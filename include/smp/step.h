@@ -54,8 +54,8 @@ SMP_API bool is_tracing() noexcept;
 /// that set_step_count() counts. The random numbers of a step are keyed by its number.
 SMP_API std::int64_t step_count();
 /// Sets the number of steps for a job that goes on where another one ended. Its next step draws the
-/// numbers that the other job's next step would have drawn, and no masks are repeated. Every rank
-/// calls it, outside of steps, with what step_count() was when the checkpoint was written: where
+/// numbers that the other job's next step would have drawn, and no masks are repeated. All ranks
+/// call it, outside of steps, with what step_count() was when the checkpoint was written: where
 /// replicas have run different numbers of steps (evaluation on one of them, smp::Join), with the
 /// largest of smp::all_gather().
 /// @throws UsageError  in a step; negative; ranks pass other numbers.
@@ -184,7 +184,8 @@ class Step {
  public:
   Step(Body body, StepOptions options) : body_(std::move(body)), runner_(std::move(options)) {}
 
-  /// Runs `body` once per microbatch, on slices of the arguments' tensors. Arguments are read on
+  /// Runs `body` once per microbatch, on slices of the arguments' tensors. All ranks call it.
+  /// Arguments are read on
   /// pp_rank 0 only; others may pass undefined tensors. Returns StepOutput of what the body
   /// returns (a tuple of them for a tuple or pair), on every pp rank. A batch whose rows do not
   /// divide evenly gives the first microbatches one row more.

@@ -12,7 +12,6 @@
 #include <stdexcept>
 #include <vector>
 
-#include "flags/flags.h"
 #include "options.h"
 #include "text.h"
 #include "training.h"
@@ -134,14 +133,8 @@ void run(int argc, char** argv, const Options& options) {
 }  // namespace gpt
 
 int main(int argc, char** argv) {
-  std::optional<gpt::Options> options;
   try {
-    options = gpt::parse_options(argc, argv);
-  } catch (const std::invalid_argument& error) {  // all ranks have the same command line
-    if (flags::is_first_rank()) smp::report_error(error);
-    return 1;
-  }
-  try {
+    const auto options = gpt::parse_options(argc, argv);
     if (options) gpt::run(argc, argv, *options);
   } catch (const std::exception& error) {
     smp::report_error(error);

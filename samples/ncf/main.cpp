@@ -13,7 +13,6 @@
 #include <stdexcept>
 #include <vector>
 
-#include "flags/flags.h"
 #include "ncf.h"
 #include "options.h"
 #include "ranking.h"
@@ -206,14 +205,8 @@ void run(int argc, char** argv, Options& options) {
 }  // namespace ncf
 
 int main(int argc, char** argv) {
-  std::optional<ncf::Options> options;
   try {
-    options = ncf::parse_options(argc, argv);
-  } catch (const std::invalid_argument& error) {  // all ranks have the same command line
-    if (flags::is_first_rank()) smp::report_error(error);
-    return 1;
-  }
-  try {
+    auto options = ncf::parse_options(argc, argv);
     if (options) ncf::run(argc, argv, *options);
   } catch (const std::exception& error) {
     smp::report_error(error);

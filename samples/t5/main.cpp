@@ -7,7 +7,6 @@
 #include <stdexcept>
 
 #include "corpus.h"
-#include "flags/flags.h"
 #include "options.h"
 #include "recipe.h"
 #include "report.h"
@@ -114,14 +113,8 @@ void run(int argc, char** argv, const Options& options) {
 }  // namespace t5
 
 int main(int argc, char** argv) {
-  std::optional<t5::Options> options;
   try {
-    options = t5::parse_options(argc, argv);
-  } catch (const std::invalid_argument& error) {  // all ranks have the same command line
-    if (flags::is_first_rank()) smp::report_error(error);
-    return 1;
-  }
-  try {
+    const auto options = t5::parse_options(argc, argv);
     if (options) t5::run(argc, argv, *options);
   } catch (const std::exception& error) {
     smp::report_error(error);

@@ -7,10 +7,12 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "alive/gone_ranks.h"
 #include "alive/pulse.h"
+#include "alive/spoken_mark.h"
 #include "base/check.h"
 
 namespace smp::server {
@@ -100,7 +102,7 @@ bool said_that_a_rank_is_gone() {
 }
 
 /// True if another rank of this machine ends by an error with the same text and has printed it,
-/// such as a wrong option or a missing file. May wait for it.
+/// such as a degree that does not fit or a missing file. May wait for it.
 bool said_by_one_like_it(const std::string& text) {
   const int speaker = base::speaker_of(std::hash<std::string>()(text));
   return speaker != base::own_pulse().rank && said_by(speaker);
@@ -122,13 +124,14 @@ void say_once(const std::string& text, bool of_lost_peer) noexcept try {
   bool said = known.speaker >= 0 && said_by(known.speaker);
   if (known.speaker < 0 && of_lost_peer && !is_common(known)) said = said_that_a_rank_is_gone();
   if (!said && known.text.empty()) said = said_by_one_like_it(text);
-  if (said) {
-    base::own_pulse().spoke = true;  // for those who wait for this rank
-    return;
+  std::optional<base::SpokenMark> mark;  // of those that are no ranks yet
+  if (!said && base::ranks_on_board() == 0) said = mark.emplace(text).is_set();
+  if (!said) {
+    std::fprintf(stderr, "smp: %s\n", line_of(text, known).c_str());
+    std::fflush(stderr);
+    if (mark) mark->set();
   }
-  std::fprintf(stderr, "smp: %s\n", line_of(text, known).c_str());
-  std::fflush(stderr);
-  base::own_pulse().spoke = true;
+  base::own_pulse().spoke = true;  // for those who wait for this rank, too
 } catch (...) {
   std::fputs("smp: an error that could not be printed\n", stderr);
   base::own_pulse().spoke = true;

@@ -1,6 +1,8 @@
 // alive/end_signals.cpp: a handler of signals; only what is safe in one is called.
 #include "alive/end_signals.h"
 
+#include <pthread.h>
+
 #include <array>
 #include <atomic>
 #include <csignal>
@@ -37,9 +39,14 @@ void exchange_handlers(void (*from)(int), void (*to)(int)) noexcept {
   }
 }
 
+/// A forked child ends as one of any program does: the words are its parent's.
+void end_in_silence() noexcept { exchange_handlers(say_and_end, SIG_DFL); }
+
 }  // namespace
 
 EndSignals::EndSignals() {
+  static const int once = ::pthread_atfork(nullptr, nullptr, end_in_silence);
+  static_cast<void>(once);
   const std::lock_guard lock(mutex);
   own_pulse().ends = false;
   exchange_handlers(SIG_DFL, say_and_end);

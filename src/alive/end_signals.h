@@ -7,7 +7,7 @@ namespace smp::base {
 /// While an object lives, the process prints what is known about its end when SIGTERM or SIGINT is
 /// about to end it; a program's own handlers stay in place. Names the ranks of this machine that
 /// are gone without a word (name_gone_ranks()). Also shows in own_pulse() whether the process ends.
-/// Any thread.
+/// A forked child says nothing of this. Any thread.
 class EndSignals {
  public:
   EndSignals();

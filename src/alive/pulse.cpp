@@ -1,6 +1,7 @@
 // alive/pulse.cpp: see the header.
 #include "alive/pulse.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -20,6 +21,15 @@ constinit std::atomic<const PulseBoard*> joined{nullptr};
 }  // namespace
 
 constinit std::atomic<Pulse*> detail::pulse{&before_joining};
+
+namespace {
+
+void leave_board() noexcept {
+  detail::pulse = &before_joining;
+  joined = nullptr;
+}
+
+}  // namespace
 
 std::size_t PulseBoard::bytes_for(int ranks) noexcept {
   return static_cast<std::size_t>(ranks) * sizeof(Pulse);
@@ -41,11 +51,8 @@ void PulseBoard::join(PulseBoard board, int rank) {
   place.last_beat = SteadyClock().now();
   detail::pulse = &place;
   joined = kept;
-}
-
-void PulseBoard::leave() noexcept {
-  detail::pulse = &before_joining;
-  joined = nullptr;
+  static const int once = ::pthread_atfork(nullptr, nullptr, leave_board);
+  static_cast<void>(once);
 }
 
 int ranks_on_board() noexcept {

@@ -21,9 +21,10 @@ struct alignas(64) Pulse {
   std::atomic<std::int32_t> module{kNothing};  ///< number of the last routed module that ran
   std::atomic<std::int32_t> microbatch{-1};
   std::atomic<bool> backward{false};
-  std::atomic<bool> running{false};  ///< that module is running now
-  std::atomic<bool> spoke{false};    ///< the process has said why it ends
-  std::atomic<bool> ends{false};     ///< it ends in good order, or because it was asked to
+  std::atomic<bool> running{false};      ///< that module is running now
+  std::atomic<bool> spoke{false};        ///< the process has said why it ends
+  std::atomic<bool> ends{false};         ///< it ends in good order, or because it was asked to
+  std::atomic<std::int32_t> writing{0};  ///< it writes files of its run (alive/writing.h)
   /// The rank that says for all that this one is stopped (accuser_of); -1: none.
   std::atomic<std::int32_t> accuser{-1};
   std::atomic<bool> named{false};  ///< some rank said that this one is gone (first_to_name)
@@ -49,11 +50,9 @@ class PulseBoard {
   [[nodiscard]] int ranks() const noexcept;
   [[nodiscard]] Pulse& of(int rank) const noexcept;
   /// Makes this board the one that own_pulse(), as `rank`, and pulse_of() use. Call it once per
-  /// process; the board is never taken down, since other threads read it.
+  /// process; the board is never taken down, since other threads read it. Forked children are not
+  /// on it: they would write to their parent's pulse.
   static void join(PulseBoard board, int rank);
-  /// Takes this process off its board. Call it first in a forked child, which would otherwise write
-  /// to its parent's pulse.
-  static void leave() noexcept;
 
  private:
   SharedMemory memory_;

@@ -27,8 +27,15 @@ d2d::Payload pack(const Values&... values) {
   return {std::move(packet.bytes), std::move(packet.tensors)};
 }
 
-/// Encodes an error for other ranks: a letter for its kind, then its text; empty if there is none.
-std::string describe(const std::exception_ptr& problem) {
+std::uint64_t hash_of(const at::Tensor& tensor) {
+  const auto data = d2d::contiguous_data(tensor.cpu());
+  return checksum(data.numel() > 0 ? data.const_data_ptr() : nullptr, data.nbytes());
+}
+
+}  // namespace
+
+/// A letter for the kind, then the text.
+std::string described(const std::exception_ptr& problem) {
   if (!problem) return {};
   try {
     std::rethrow_exception(problem);
@@ -43,19 +50,13 @@ std::string describe(const std::exception_ptr& problem) {
   }
 }
 
-[[noreturn]] void throw_described(const std::string& described) {
-  const auto text = described.substr(1);
+void throw_described(const std::string& described, const std::string& where) {
+  if (described.empty()) return;
+  const auto text = base::concat(where, ": ", described.substr(1));
   if (described[0] == 'R') throw ResourceError(text);
   if (described[0] == 'N') throw UnsupportedError(text);
   throw UsageError(text);
 }
-
-std::uint64_t hash_of(const at::Tensor& tensor) {
-  const auto data = d2d::contiguous_data(tensor.cpu());
-  return checksum(data.numel() > 0 ? data.const_data_ptr() : nullptr, data.nbytes());
-}
-
-}  // namespace
 
 Exchange::Exchange(const d2d::Communicator& ranks, Offer own, const char* what)
     : ranks_(ranks), own_(std::move(own)), what_(what) {
@@ -239,14 +240,11 @@ void Exchange::deliver(const std::vector<bool>& wanted,
 
 void agree(const d2d::Communicator& ranks, const std::exception_ptr& own_problem,
            const char* what) {
-  const auto all = ranks.all_gather({describe(own_problem), {}}, what);
-  for (std::size_t position = 0; position < all.size(); ++position) {
-    const auto& described = all[position].bytes;
-    if (described.empty()) continue;
-    if (static_cast<int>(position) == ranks.rank()) std::rethrow_exception(own_problem);
-    throw_described(described.substr(0, 1) +
-                    base::concat("rank ", ranks.members()[static_cast<int>(position)], ": ",
-                                 described.substr(1)));
+  const auto all = ranks.all_gather({described(own_problem), {}}, what);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto position = static_cast<int>(i);
+    if (position == ranks.rank() && own_problem) std::rethrow_exception(own_problem);
+    throw_described(all[i].bytes, base::concat("rank ", ranks.members()[position]));
   }
 }
 

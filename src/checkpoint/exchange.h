@@ -35,6 +35,12 @@ struct Offer {
   bool read_first = false;
 };
 
+/// Returns an error as text for other ranks; empty if there is none. @throws PeerLostError  it is
+/// one
+std::string described(const std::exception_ptr& problem);
+/// Throws what described() says, as an error of `where`, unless it is empty.
+void throw_described(const std::string& described, const std::string& where);
+
 /// Throws on every rank if `own_problem` is set on some rank: the problem of the first rank that
 /// has one. Collective over `ranks`; suspends.
 /// @param what  the operation, for messages

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "alive/writing.h"
 #include "base/files.h"
 #include "base/replacement_file.h"
 #include "checkpoint/safetensors_header.h"
@@ -57,6 +58,7 @@ class SafetensorsWriter {
   void commit();
 
  private:
+  const base::Writing writing_;
   SafetensorsHeader header_;
   std::vector<std::uint64_t> checksums_;
   std::vector<bool> written_;

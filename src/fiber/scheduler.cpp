@@ -89,6 +89,19 @@ void Event::suspend_until_set() {
 
 // ---- the scheduler -----------------------------------------------------------------------------
 
+/// A thread-local object that is made after Boost's scheduler, which waits in its destructor for
+/// all fibers, and ends before it. Called by exit(), or at the end of a thread.
+class Scheduler::EndOfThread {
+ public:
+  explicit EndOfThread(State& state) noexcept : state_(state) {}
+  ~EndOfThread() { state_.abandon_fibers(); }
+  EndOfThread(const EndOfThread&) = delete;
+  EndOfThread& operator=(const EndOfThread&) = delete;
+
+ private:
+  State& state_;
+};
+
 Scheduler::Scheduler() : state_(std::make_unique<State>()) {
   // Short sleeps are meant: the default slack of 50 us would double them.
   prctl(PR_SET_TIMERSLACK, 1);
@@ -101,6 +114,8 @@ Scheduler::~Scheduler() = default;
 Scheduler& Scheduler::install() {
   // Lives as long as the thread's Boost scheduler, which refers to it until the thread ends.
   if (thread_scheduler == nullptr) thread_scheduler = new Scheduler();
+  thread_local const EndOfThread before_that_of_boost(*thread_scheduler->state_);
+  static_cast<void>(before_that_of_boost);
   return *thread_scheduler;
 }
 
@@ -148,6 +163,8 @@ void Scheduler::spawn(std::function<void()> body, const base::FiberSlots& slots,
   boost::fibers::fiber fiber(boost::fibers::launch::post, std::allocator_arg, stacks,
                              [this, slots, body = std::move(body)]() mutable {
                                *base::current_fiber_slots() = slots;
+                               auto* const self = Context::active();
+                               state_->begun.insert(self);
                                try {
                                  body();
                                  body = nullptr;
@@ -156,6 +173,7 @@ void Scheduler::spawn(std::function<void()> body, const base::FiberSlots& slots,
                                               error.what());
                                  std::terminate();
                                }
+                               state_->begun.erase(self);
                                --state_->live;
                              });
   ++state_->live;
@@ -165,6 +183,7 @@ void Scheduler::spawn(std::function<void()> body, const base::FiberSlots& slots,
 void Scheduler::give_up() {
   --state_->live;
   // Boost waits at the thread's end for every worker fiber that is linked.
+  state_->begun.erase(Context::active());
   Context::active()->worker_unlink();
   for (;;) Context::active()->suspend();
 }

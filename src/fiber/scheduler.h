@@ -25,6 +25,9 @@ struct WaitReason {
   int peer = -1;           ///< pp_rank whose answer is awaited, or -1
   int microbatch = -1;     ///< or -1
   const char* group = "";  ///< the ranks that take part, as in "TP_GROUP {0, 2}"
+  /// The call of the program in which it waits, and which every rank of `group` must make:
+  /// "smp::step"
+  const char* call = "";
 };
 
 /// The order of fibers that are ready: smaller first, ties in the order they became ready.
@@ -166,6 +169,7 @@ class Scheduler {
   std::size_t live_fibers() const noexcept;
 
   struct State;
+  class EndOfThread;
 
  private:
   friend class Event;

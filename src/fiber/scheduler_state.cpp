@@ -69,6 +69,13 @@ void Scheduler::State::advance_simulation() noexcept {
   on_deadlock();
 }
 
+void Scheduler::State::abandon_fibers() noexcept {
+  for (auto* const fiber : begun) {
+    if (fiber != boost::fibers::context::active()) fiber->worker_unlink();
+  }
+  begun.clear();
+}
+
 // ---- who waits ---------------------------------------------------------------------------------
 
 std::vector<Scheduler::Wait> Scheduler::State::waits() const {
@@ -82,6 +89,8 @@ std::vector<Scheduler::Wait> Scheduler::State::waits() const {
     if (reason.peer >= 0) line += base::concat(" on rank ", reason.peer);
     if (*reason.group != '\0') line += base::concat(" of ", reason.group);
     if (reason.microbatch >= 0) line += base::concat(", microbatch ", reason.microbatch);
+    if (*reason.call != '\0')
+      line += base::concat(" (every rank of it must call ", reason.call, ")");
     waits.push_back({std::move(line), clock().now() - fiber->waiting_since});
   }
   return waits;

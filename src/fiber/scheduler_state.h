@@ -7,12 +7,17 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "base/clock.h"
 #include "fiber/idler.h"
 #include "fiber/scheduler.h"
 #include "fiber/stack_pool.h"
+
+namespace boost::fibers {
+class context;
+}
 
 namespace smp::fiber {
 
@@ -28,6 +33,7 @@ struct Scheduler::State {
   std::map<std::size_t, StackPool> stacks;          // by size; kept until the process ends
   std::vector<Fiber*> waiting;
   std::size_t live = 0;
+  std::unordered_set<boost::fibers::context*> begun;  // of these, and not given up
   FiberAlgorithm* algorithm = nullptr;
 
   const base::Clock& clock() const noexcept;
@@ -40,6 +46,8 @@ struct Scheduler::State {
   /// Polls from a fiber that waits until its event is `set`, while no other fiber is ready and the
   /// idler would spin, so that an answer that comes soon costs no switch. Counted from `start`.
   void spin_until(const bool& set, base::Nanoseconds start) noexcept;
+  /// Lets the thread end without the fibers that live: exit() was called, and they never go on.
+  void abandon_fibers() noexcept;
 
  private:
   bool fire_timers() noexcept;

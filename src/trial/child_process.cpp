@@ -18,7 +18,6 @@
 #include <cstring>
 #include <iostream>
 
-#include "alive/pulse.h"
 #include "base/check.h"
 
 namespace smp {
@@ -32,7 +31,6 @@ constexpr char kWhole = '\n';  // ends an answer
 /// Keeps the work from running this process's own atexit handlers when it exits by itself, and its
 /// output from being seen.
 void prepare_child() {
-  base::PulseBoard::leave();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const rlimit no_core{0, 0};
   ::setrlimit(RLIMIT_CORE, &no_core);

@@ -2,7 +2,10 @@
 // own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <stdexcept>
 #include <thread>
 
@@ -102,6 +105,29 @@ TEST_F(SchedulerTest, EveryThreadHasItsOwnFibers) {
   EXPECT_TRUE(scheduler_.any_waiting());
   event.signal();
   finish();
+}
+
+/// Of a program that calls exit() while fibers of its own wait, or of the child that it has forked.
+[[noreturn]] void exit_with_waiting_fibers(bool in_child) {
+  ::alarm(20);  // it would wait for ever
+  auto& scheduler = Scheduler::install();
+  static Event never;
+  static constexpr WaitReason kForEver{"what never comes", "", -1, -1};
+  for (int i = 0; i < 3; ++i) scheduler.spawn([] { never.wait(kForEver); }, {}, 1 << 20);
+  scheduler.yield();
+  if (scheduler.live_fibers() < 3) std::_Exit(1);
+  if (!in_child) std::exit(5);
+  const auto child = ::fork();
+  if (child == 0) std::exit(6);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  std::_Exit(WIFEXITED(status) ? WEXITSTATUS(status) : 7);
+}
+
+TEST(SchedulerLifetimeDeathTest, ExitDoesNotWaitForFibers) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(exit_with_waiting_fibers(false), testing::ExitedWithCode(5), "^$");
+  EXPECT_EXIT(exit_with_waiting_fibers(true), testing::ExitedWithCode(6), "^$");
 }
 
 }  // namespace scheduler_lifetime_test

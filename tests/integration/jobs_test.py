@@ -231,6 +231,112 @@ class KilledRank(unittest.TestCase):
         self.assertLess(seconds, SECONDS_TO_NOTICE_WHILE_LEAVING)
 
 
+class ForkedHelper(unittest.TestCase):
+    """A child that a rank has forked keeps nobody from seeing the rank end, and ends as it likes."""
+
+    def helper_of(self, job):
+        with job.changed:
+            self.assertTrue(job.changed.wait_for(lambda: re.search(r"helper pid (\d+)", "".join(job.output)),
+                                                 SECONDS_TO_START))
+        return int(re.search(r"helper pid (\d+)", "".join(job.output))[1])
+
+    def test_of_a_rank_that_is_killed(self):
+        for transport in "auto", "mpi", "ucx", "ofi":
+            with self.subTest(transport=transport):
+                job = RunningJob(3, "helper", 1_000_000, 1, 1000, "--smp.transport", transport)
+                helper = None
+                try:
+                    self.assertTrue(job.wait_for_step(5), "".join(job.output))
+                    helper = self.helper_of(job)
+                    os.kill(job.process.pid, signal.SIGSTOP)  # the others see it by themselves
+                    start = time.monotonic()
+                    os.kill(job.pids[1], signal.SIGKILL)
+                    while any(map(is_alive, job.pids.values())) and time.monotonic() - start < SECONDS_TO_START:
+                        time.sleep(0.01)
+                    seconds = time.monotonic() - start
+                    self.assertTrue(is_alive(helper), "it may outlive its rank")
+                    os.kill(helper, signal.SIGKILL)  # or the output of the job has no end
+                    os.kill(job.process.pid, signal.SIGCONT)
+                    job.wait()
+                    job.reader.join()
+                    text = "".join(job.output)
+                    self.assertLess(seconds, SECONDS_TO_END, text)
+                    self.assertEqual(re.findall(r"^smp: rank (\d) is gone", text, re.MULTILINE), ["1"], text)
+                    self.assertEqual(len(lines_of_ours(text)), 1, text)
+                finally:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(job.process.pid, signal.SIGCONT)
+                    if helper is not None and is_alive(helper):
+                        os.kill(helper, signal.SIGKILL)
+                    job.close()
+
+    def test_of_a_rank_that_ends_well(self):
+        status, text = run((3, "helper", 50, 1, 2))
+        self.assertEqual(status, 0, text)
+        self.assertIn("the helper is done", text)
+        self.assertIn("the helper ended with status 0\n", text)
+        self.assertEqual(lines_of_ours(text), [], text)
+
+    def test_that_returns_from_main(self):
+        status, text = run((3, "worker", 50, 1))
+        self.assertEqual(status, 0, text)
+        self.assertIn("step 12", text)
+        self.assertEqual(lines_of_ours(text), [], text)
+
+    def test_that_is_asked_to_end_says_nothing(self):
+        """A launcher asks all of a rank's processes."""
+        job = RunningJob(2, "helper", 1_000_000, 1, 1000)
+        try:
+            self.assertTrue(job.wait_for_step(5), "".join(job.output))
+            helper = self.helper_of(job)
+            os.kill(helper, signal.SIGTERM)
+            while is_alive(helper):
+                time.sleep(0.01)
+            time.sleep(0.5)
+            self.assertEqual(lines_of_ours("".join(job.output)), [])
+            self.assertTrue(all(map(is_alive, job.pids.values())))
+        finally:
+            job.close()
+
+
+class Ends(unittest.TestCase):
+    """No job that has failed ends with 0, however its program ends, and it is said why."""
+
+    def fails(self, *arguments, said=r"^smp: "):
+        for rank in 0, 1:
+            with self.subTest(arguments=arguments, rank=rank):
+                status, text = run((3, *arguments, rank))
+                self.assertNotEqual(status, 0, text)
+                self.assertRegex(text, re.compile(said, re.MULTILINE))
+                self.assertNotIn("step 3", text)
+
+    def test_by_exit(self):
+        for code in 0, 256, 7:
+            self.fails("exit_in_main", code, said=rf"^smp: rank \d: the program called exit\({code}\) before")
+
+    def test_by_other_exits(self):
+        for action in "quick_exit_in_main", "vanish":
+            for code in 0, 256:
+                self.fails(action, code, said=r"^smp: rank \d is gone")
+
+    def test_by_terminate(self):
+        self.fails("terminate", 0, said=r"^smp: rank \d: std::terminate was called")
+
+    def test_by_abort(self):
+        self.fails("abort", 0, said=r"^smp: .*SIGABRT")
+
+    def test_by_what_main_returns(self):
+        for code in 0, 256, -256:
+            self.fails("outlive", code, said=r"^smp: rank \d: the disk is full")
+            self.fails("return", code, said=r"^")
+
+    def test_by_exit_in_a_module(self):
+        self.fails("exit", 0, said=r"^smp: .*the program called exit\(\) inside a step")
+
+    def test_by_exceptions(self):
+        self.fails("module", 0, said=r"^smp: rank \d, .*the mat is too short")
+
+
 class KilledRun(unittest.TestCase):
     """What a run leaves one of whose ranks was killed can be drawn, up to the step in which it ended."""
 
@@ -817,6 +923,44 @@ class Stall(unittest.TestCase):
         self.assertRegex(text, r"waits for forward of 1 on rank 1, microbatch 1")
 
 
+class OddCollectives(unittest.TestCase):
+    """A call that all ranks must make, and that some do not: both are named."""
+
+    LIMITS = ("--smp.stall_seconds", 1, "--smp.abort_seconds", 4)
+
+    def told(self, *arguments, ranks=2, settings=()):
+        status, text = run((ranks, *arguments, *self.LIMITS, *settings))
+        self.assertNotEqual(status, 0, text)
+        return text
+
+    def test_a_stage_that_saves_alone(self):
+        text = self.told("save", 2, 0)
+        self.assertRegex(text, r"save_safetensors of PP_GROUP {0, 1} waits for rank 1, but rank 1 left after step 2; "
+                               r"every rank of the group must call smp::save_safetensors")
+
+    def test_a_stage_that_saves_while_the_others_go_on(self):
+        text = self.told("save_early", 2, 0)
+        self.assertRegex(text, r"waits for save_safetensors on rank 1 of PP_GROUP {0, 1} "
+                               r"\(every rank of it must call smp::save_safetensors\), for")
+        self.assertRegex(text, r"rank 1[ ,:]")
+
+    def test_the_second_replica_alone(self):
+        one_stage = ("--smp.pipeline_parallel_degree", 1)
+        text = self.told("save", 2, 1, settings=one_stage)
+        self.assertRegex(text, r"rank 1: the file of the first replica of WORLD {0, 1} waits for rank 0, but rank 0 "
+                               r"left after step 2; every rank of the group must call smp::save_safetensors")
+
+    def test_the_first_replica_alone_may(self):
+        status, text = run((2, "save", 2, 0, "--smp.pipeline_parallel_degree", 1, *self.LIMITS))
+        self.assertEqual(status, 0, text)
+
+    def test_calls_of_different_groups(self):
+        text = self.told("barriers", 2, 0, ranks=4, settings=("--smp.pipeline_parallel_degree", 2))
+        self.assertRegex(text, r"rank \d: smp::\w+ of \w+ {[0-3, ]+} waits for rank \d, but rank \d calls smp::\w+, "
+                               r"which waits for this rank; all ranks of a group must make the same calls")
+        self.assertNotIn("nothing happened", text)
+
+
 class Stuck(unittest.TestCase):
     """A rank whose thread does not come back is named by a watchdog, which ends the job in time."""
 
@@ -886,6 +1030,18 @@ class Warnings(unittest.TestCase):
     def test_of_settings(self):
         self.said_by_all("active_microbatches", "train", 3, "--smp.active_microbatches", 7)
 
+    def test_of_numbers_of_threads(self):
+        self.assertEqual(self.lines_with("numbers of threads", (2, "train", 3)), [])
+        two = ("env", "OMP_NUM_THREADS=2", JOB, "train", "3")
+        line = [*command((1, "train", 3)), ":", "-n", "2", *two, ":", "-n", "1", JOB, "train", "3"]
+        done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=SECONDS_TO_START)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        lines = [line for line in done.stdout.splitlines() if "numbers of threads" in line]
+        self.assertEqual(len(lines), 1, done.stdout)
+        self.assertIn("[smp W rank 0] ranks compute with different numbers of threads: 1 on ranks 0, 3, 2 on "
+                      "ranks 1-2; ", lines[0])
+
     def test_before_models_are_placed(self):
         self.said_by_all("1 parameters were given more than once", "doubles", 3)
 
@@ -913,6 +1069,16 @@ class Refusal(unittest.TestCase):
         text = self.refused((4, "report", 3, "--smp.microbatchs", 2))
         self.assertIn("microbatchs", text)
 
+    def test_of_a_flag_before_there_are_ranks(self):
+        """Whoever is late: the launcher ends all of them when the first one has ended."""
+        for late in range(4):
+            text = self.refused((4, "flags", 500, late))
+            self.assertIn("smp: unknown argument '--stepz'\n", text)
+
+    def test_of_a_flag_of_one_rank_before_it_is_one(self):
+        for ranks in ((1, "flags", 0, 0), (3, "train", 3)), ((3, "train", 3), (1, "flags", 0, 0)):
+            self.assertIn("smp: unknown argument '--stepz'\n", self.refused(*ranks))
+
     def test_of_a_wrong_flag_on_a_busy_machine(self):
         starts = int(os.environ.get("SMP_STARTS", "6"))
         busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
@@ -920,6 +1086,7 @@ class Refusal(unittest.TestCase):
             for start in range(starts):
                 action = ("train", "report")[start % 2]
                 self.assertIn("microbatchs", self.refused((4, action, 3, "--smp.microbatchs", 2)))
+                self.assertIn("--stepz", self.refused((4, "flags", 0, 0)))
                 text = self.refused((3, action, 3), (1, action, 3, "--smp.microbatchs", 2))
                 self.assertIn("microbatchs", text)
         finally:

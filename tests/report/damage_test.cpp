@@ -83,6 +83,7 @@ std::string run_json() {
   run.world_size = 3;
   run.loss_unit = "nats";
   run.baseline = Baseline{4.5, "entropy"};
+  run.computing = {{"ranks 0-1", 2, "AMD EPYC (AVX512)"}, {"rank 2", 1, "aarch64 (NEON)"}};
   run.configuration = base::resolve_config({}).to_json();
   return description_to_json(run);
 }

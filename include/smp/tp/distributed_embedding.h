@@ -39,8 +39,9 @@ class SMP_API DistributedEmbeddingImpl : public DistributedModule {
   static std::string obstacle(const torch::nn::EmbeddingImpl& original, int ranks);
 
   /// Looks up the rows of `indices`.
-  /// @param indices  [B, ..], at least one dimension; whole numbers in [0, N)
-  /// @return [B, .., D]
+  /// @param indices  [B, ..], or a single index []; int64 or int32 in [0, N)
+  /// @return [B, .., D], or [D]
+  /// @throws UsageError  indices of another type
   at::Tensor forward(const at::Tensor& indices);
   void pretty_print(std::ostream& stream) const override;
 

@@ -6,7 +6,9 @@
 
 #include <torch/nn/modules/normalization.h>
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "smp/module.h"
 #include "smp/tp/distributed_module.h"
@@ -14,8 +16,9 @@
 namespace smp {
 namespace nn {
 
-/// A torch::nn::LayerNorm over the last dimension, with rows cut into T slices: rank j normalises
-/// the j-th slice for the samples of all ranks with its [H/T] of weight and bias.
+/// A torch::nn::LayerNorm with rows cut into T slices: rank j normalises the j-th slice for the
+/// samples of all ranks with its [H/T] of weight and bias. Of several normalised dimensions the
+/// first that T divides is cut; H stands for all of them.
 ///
 ///     x [B, .., H] ─ all-to-all ─► [T·B, .., H/T] ─ two moments of all ─► ─ all-to-all ─►
 ///     [B, .., H]
@@ -29,8 +32,7 @@ class SMP_API DistributedLayerNormImpl : public DistributedModule {
   explicit DistributedLayerNormImpl(std::int64_t size)
       : DistributedLayerNormImpl(torch::nn::LayerNormOptions({size})) {}
   /// Makes this rank's slices of a new weight and bias.
-  /// @throws UnsupportedError  more than the last dimension is normalised.
-  /// @throws UsageError        H cannot be divided by T, or no session runs.
+  /// @throws UsageError  T divides no normalised dimension, or no session runs.
   explicit DistributedLayerNormImpl(const torch::nn::LayerNormOptions& options);
 
   /// Stands in for `original`, whose weight and bias become slices.
@@ -38,11 +40,15 @@ class SMP_API DistributedLayerNormImpl : public DistributedModule {
   /// Returns why `original` cannot be spread over `ranks` ranks, or an empty text if it can.
   static std::string obstacle(const torch::nn::LayerNormImpl& original, int ranks);
 
-  /// Normalises the last dimension.
-  /// @param input  [B, .., H], at least two dimensions; floating-point
-  /// @return [B, .., H]
+  /// Normalises the last dimensions, as many as normalized_shape has.
+  /// @param input  [B, .., H], or one row [H]; floating-point, of the type of the weight, or
+  /// float16
+  ///               or bfloat16 where that is float32
+  /// @return of the shape and type of `input`
+  /// @throws UsageError  another shape or type
   at::Tensor forward(const at::Tensor& input);
-  /// Does the same for slices: every rank of the group has its [.., H/T] of the same rows.
+  /// Does the same for slices: every rank of the group has its [.., H/T] of the same rows, cut
+  /// along the dimension that T divides.
   at::Tensor normalize_slices(const at::Tensor& slices);
   void pretty_print(std::ostream& stream) const override;
 
@@ -51,7 +57,9 @@ class SMP_API DistributedLayerNormImpl : public DistributedModule {
   at::Tensor bias;    ///< [H/T]; undefined without elementwise_affine
 
  private:
-  std::int64_t size() const { return options.normalized_shape().back(); }
+  static std::int64_t sliced_dim(const std::vector<std::int64_t>& shape);
+
+  const std::int64_t sliced_dim_;  // of the normalised ones
 };
 
 }  // namespace nn

@@ -56,8 +56,8 @@ class SMP_API DistributedLinearImpl : public DistributedModule {
   static std::string obstacle(const torch::nn::LinearImpl& original, int ranks);
 
   /// Computes y = x Wᵀ + b for this rank's batch.
-  /// @param input  [B, .., I], at least two dimensions
-  /// @return [B, .., O]
+  /// @param input  [B, .., I], or one row [I]
+  /// @return [B, .., O], or [O]
   /// @throws UsageError  `input` has another shape, or one that other ranks do not have
   at::Tensor forward(const at::Tensor& input);
   void pretty_print(std::ostream& stream) const override;

@@ -39,20 +39,24 @@ class SMP_API DistributedVocabularyImpl : public DistributedModule {
   DistributedVocabularyImpl(std::int64_t num_tokens, std::int64_t width,
                             std::optional<double> deviation = {});
 
-  /// Returns the vectors of tokens. @param tokens  [B, ..] int64 in [0, V). @return [B, .., H]
+  // B may be left out everywhere, as with the layers of torch::nn: a single token, one row.
+
+  /// Returns the vectors of tokens. @param tokens  [B, ..] int64 or int32 in [0, V).
+  /// @return [B, .., H]
   at::Tensor forward(const at::Tensor& tokens);
   /// Returns the products of `hidden` [B, .., H] with the vectors of all tokens: [B, .., V].
   at::Tensor scores(const at::Tensor& hidden);
   /// Returns the cross entropy of scores(hidden) in nats, without any rank having these scores: [B,
   /// ..].
-  /// @param labels  [B, ..] int64 in [0, V), or -100: costs nothing
+  /// @param labels  [B, ..] int64 or uint8 in [0, V), or -100: costs nothing
   at::Tensor losses(const at::Tensor& hidden, const at::Tensor& labels);
 
   const std::int64_t num_tokens;
   at::Tensor weight;  ///< [ceil(V/T), H]
 
  private:
-  at::Tensor own_scores(const at::Tensor& hidden, const char* what) const;
+  void require_hidden(const at::Tensor& hidden, const char* what) const;
+  at::Tensor own_scores(const at::Tensor& batch) const;
 };
 
 }  // namespace nn

@@ -27,12 +27,14 @@ namespace smp {
 /// -inf.
 ///
 /// @param logits        this rank's classes, tp_rank·c to (tp_rank + 1)·c - 1, of the rows of all
-///                      ranks in order of tp_rank: [T·B, .., c]
-/// @param labels        of all those rows, the same on all ranks: [T·B, ..] int64 in [0, V)
+///                      ranks in order of tp_rank: [T·B, .., c]; or of the one row that all ranks
+///                      have: [c]
+/// @param labels        of all those rows, the same on all ranks: [T·B, ..] int64 or uint8 in
+///                      [0, V); of one row: []
 /// @param ignore_index  label of rows that cost nothing
 /// @param num_classes   V, at most T·c: logits of classes beyond it are padding, which counts
 ///                      nothing and gets no gradient; nothing: T·c
-/// @return [B, ..], of the type of `logits`
+/// @return [B, ..], of the type of `logits`; of one row: []
 /// @throws UsageError   shapes do not belong together, or a label is none of the V classes; and as
 ///                      the primitives (smp/tp/primitives.h).
 SMP_API at::Tensor split_cross_entropy_for_tp(const at::Tensor& logits, const at::Tensor& labels,

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <exception>
 #include <functional>
 #include <map>
@@ -16,7 +17,9 @@
 
 #include "api/files/model_exchange.h"
 #include "api/optimizer/whole_tensors.h"
+#include "api/rank/public_call.h"
 #include "api/rank/rank.h"
+#include "api/state/session_state.h"
 #include "base/check.h"
 #include "checkpoint/aliases.h"
 #include "checkpoint/exchange.h"
@@ -52,6 +55,55 @@ std::exception_ptr attempt(const std::function<void()>& action) {
   }
 }
 
+/// What the replicas learn of a file that the first one writes. That may save alone; another one
+/// that saves waits for it.
+class WordOfTheFile {
+ public:
+  /// @param sliced  the model has slices, of which the first replica has all
+  WordOfTheFile(Rank& rank, const DistributedModelBase& model, bool sliced)
+      : ranks_(rank.groups().training_ranks().lane(kFirstLane + number_of(model))),
+        writer_(ranks_.members()[0]),
+        number_(static_cast<std::uint64_t>(rank.server().steps()) << kBitsOfSaves) {
+    if (rank.groups().num_replicas() == 1) return;
+    for (const GlobalRank member : ranks_.members()) {
+      const auto place = rank.topology().coordinates(member.value());
+      const bool first = place.rdp == 0 && (sliced || place.tp == 0);
+      if (first) continue;
+      others_.push_back(member);
+      is_other_ = is_other_ || member == GlobalRank(rank.topology().rank());
+    }
+    is_writer_ = writer_ == GlobalRank(rank.topology().rank());
+  }
+
+  bool is_of_first_replica() const { return !is_other_; }
+  /// The writer tells how it ended.
+  void tell(const std::exception_ptr& problem) const {
+    if (is_writer_) ranks_.tell(number_, {checkpoint::described(problem), {}}, others_, kWhat);
+  }
+  /// Waits for that. @throws what went wrong there
+  void hear() const {
+    checkpoint::throw_described(ranks_.hear(number_, writer_, kWhat).bytes,
+                                base::concat("rank ", writer_));
+  }
+
+ private:
+  static constexpr std::uint64_t kFirstLane = 0x73617665;  // one for each model
+  static constexpr int kBitsOfSaves = 20;                  // files between two steps
+  static constexpr const char* kWhat = "the file of the first replica";
+
+  static std::uint64_t number_of(const DistributedModelBase& model) {
+    const auto& models = SessionState::current().models();
+    const auto place = std::find(models.begin(), models.end(), &model);
+    return static_cast<std::uint64_t>(place - models.begin());
+  }
+
+  const d2d::Communicator ranks_;
+  const GlobalRank writer_;
+  const std::uint64_t number_;
+  std::vector<GlobalRank> others_;
+  bool is_other_ = false, is_writer_ = false;
+};
+
 }  // namespace
 
 void save_safetensors(const StateDict& dict, const std::string& path) {
@@ -77,13 +129,12 @@ void save_safetensors(const StateDict& dict, const std::string& path) {
 void save_safetensors(const DistributedModelBase& model, const std::string& path,
                       const std::map<std::string, std::string>& metadata) {
   constexpr const char* kWhat = "save_safetensors";
+  const PublicCall call("smp::save_safetensors");
   auto& rank = between_steps(kWhat);
   const WholeTensors whole(rank, model);
-  const auto& place = rank.topology();  // the first replica has all, and its slices
-  if (rank.groups().num_replicas() > 1 &&
-      (place.rdp_rank() != 0 || (!whole.any() && place.dp_rank() != 0))) {
-    return;
-  }
+  const auto& place = rank.topology();
+  const WordOfTheFile word(rank, model, whole.any());
+  if (!word.is_of_first_replica()) return word.hear();
   const auto tensors = checkpoint::tensors_of(model.base_module());
   std::vector<TensorInfo> infos;
   Aliases aliases;
@@ -107,7 +158,9 @@ void save_safetensors(const DistributedModelBase& model, const std::string& path
     if (writer) writer->commit();
   });
   const auto writers = whole.any() ? model_holders(rank) : rank.groups().of(Group::kPp);
-  checkpoint::agree(writers, problem, kWhat);
+  const auto common = attempt([&] { checkpoint::agree(writers, problem, kWhat); });
+  word.tell(common);
+  if (common) std::rethrow_exception(common);
 }
 
 StateDict load_safetensors(const std::string& path) {

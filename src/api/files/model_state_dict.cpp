@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "api/files/model_exchange.h"
+#include "api/rank/public_call.h"
 #include "api/state/session_state.h"
 #include "base/check.h"
 #include "checkpoint/load_plan.h"
@@ -71,6 +72,7 @@ LoadResult load_state_dict(torch::nn::Module& module, const StateDict& dict, boo
 }
 
 StateDict DistributedModelBase::state_dict(int pp_rank) const {
+  const PublicCall call("smp::DistributedModel::state_dict");
   const auto tensors = tensors_of(base_module());
   std::vector<at::Tensor> values(tensors.size());
   gather_model(*this, tensors, pp_rank, nullptr, "state_dict",
@@ -92,6 +94,7 @@ StateDict DistributedModelBase::local_state_dict() const {
 }
 
 LoadResult DistributedModelBase::load_state_dict(const StateDict& dict, bool strict) {
+  const PublicCall call("smp::DistributedModel::load_state_dict");
   auto offer = offer_of(dict);
   offer.problem = checkpoint::problem_with(tensors_of(base_module()), dict, strict);
   return load_model(*this, std::move(offer), strict, "load_state_dict");

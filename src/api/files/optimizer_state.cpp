@@ -12,6 +12,7 @@
 
 #include "api/files/model_exchange.h"
 #include "api/optimizer/whole_tensors.h"
+#include "api/rank/public_call.h"
 #include "api/rank/rank.h"
 #include "api/replicas/replicas.h"
 #include "api/state/optimizer_fields.h"
@@ -344,6 +345,7 @@ checkpoint::Offer whole_offer(const StateDict& local, const ParameterNames& name
 StateDict optimizer_state_dict(const DistributedModelBase& model, Optimizer& optimizer,
                                int pp_rank) {
   constexpr const char* kWhat = "optimizer_state_dict";
+  const PublicCall call("smp::optimizer_state_dict");
   auto& rank = between_steps(kWhat);
   const auto whole = std::make_shared<const WholeTensors>(rank, model);
   const auto local = local_state(model, optimizer);
@@ -361,6 +363,7 @@ StateDict optimizer_state_dict(const DistributedModelBase& model, Optimizer& opt
 
 void load_optimizer_state_dict(DistributedModelBase& model,
                                const std::shared_ptr<Optimizer>& optimizer, const StateDict& dict) {
+  const PublicCall call("smp::load_optimizer_state_dict");
   between_steps("load_optimizer_state_dict");
   const auto load = std::make_shared<OptimizerLoad>(model, *optimizer, dict);
   load->load_options(*optimizer);

@@ -8,16 +8,20 @@
 #include <utility>
 
 #include "alive/farewell.h"
+#include "alive/writing.h"
 #include "api/model/model_state.h"
 #include "api/planning/plan_decision.h"
 #include "api/rank/clock_offset.h"
+#include "api/rank/computing.h"
 #include "api/rank/exchange.h"
+#include "api/rank/public_call.h"
 #include "api/rank/rank.h"
 #include "api/rank/session_parts.h"
 #include "api/state/session_state.h"
 #include "api/step/trace_numbers.h"
 #include "base/check.h"
 #include "base/files.h"
+#include "base/forked_child.h"
 #include "base/log.h"
 #include "base/memory/mapped_file.h"
 #include "base/memory/process_memory.h"
@@ -124,6 +128,22 @@ Sent sent_since(Rank& rank, const d2d::ChannelCounters& before) {
   return sent;
 }
 
+/// Collective among the ranks that train the model.
+std::vector<report::ComputingRanks> gather_computing(const Rank& rank) {
+  const auto ranks = rank.groups().training_ranks();
+  const auto own = own_computing();
+  std::vector<Computing> all;
+  for (auto& [threads, processor] :
+       gather_values(ranks, std::pair(own.threads, own.processor), "what ranks compute with")) {
+    all.push_back({threads, std::move(processor)});
+  }
+  std::vector<report::ComputingRanks> rows;
+  for (const auto& [alike, computing] : alike_ranks(ranks.members().ranks(), all)) {
+    rows.push_back({names_of(alike), computing.threads, computing.processor});
+  }
+  return rows;
+}
+
 /// Returns the trace with its busy time in one span, which is all that the bubble needs.
 StepTrace without_details(const StepTrace& trace) {
   StepTrace short_trace = trace;
@@ -190,6 +210,7 @@ struct RunLog::State {
     std::optional<schedule::TraceRing> records = {};
   };
 
+  const base::MadeHere made_here = {};
   Rank& rank;
   SessionState& session;
   const DistributedModelBase& model;
@@ -224,9 +245,10 @@ struct RunLog::State {
     char buffer[32];
     const std::string utc = base::utc_timestamp(buffer);
     lines.of_earlier_job = options.lines_before;
+    const auto computing = gather_computing(rank);
     // What fails there fails on all ranks: they would wait for the writer.
     folder = decided_by_first_rank(rank, [&] {
-               if (writes()) open_files(name, utc, options);
+               if (writes()) open_files(name, utc, options, computing);
                return std::vector{folder};
              }).front();
     if (!writes()) return;
@@ -236,9 +258,10 @@ struct RunLog::State {
                                    ", and `smp report ", folder, "` draws what else there is"));
   }
 
-  void open_files(const std::string& name, const std::string& utc, const RunLogOptions& options) {
+  void open_files(const std::string& name, const std::string& utc, const RunLogOptions& options,
+                  const std::vector<report::ComputingRanks>& computing) {
     folder = make_folder(options.parent_folder, name, utc);
-    base::write_file(file(report::kRunFile), description(name, utc, options));
+    base::write_file(file(report::kRunFile), description(name, utc, options, computing));
     writer.metrics.emplace(file(report::kMetricsFile));
     writer.events.emplace(file(report::kEventFile));
     writer.events->append(report::event_file_header(seconds_since_1970()));
@@ -246,7 +269,8 @@ struct RunLog::State {
   }
 
   std::string description(const std::string& name, const std::string& utc,
-                          const RunLogOptions& options) const {
+                          const RunLogOptions& options,
+                          const std::vector<report::ComputingRanks>& computing) const {
     report::RunDescription made;
     made.name = name;
     made.started = utc;
@@ -257,6 +281,7 @@ struct RunLog::State {
     if (options.loss_baseline) {
       made.baseline = report::Baseline{*options.loss_baseline, options.loss_baseline_name};
     }
+    made.computing = computing;
     made.configuration = rank.parts().config.to_json();
     return report::description_to_json(made);
   }
@@ -376,6 +401,7 @@ RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
                const RunLogOptions& options)
     : state_(
           new State{.rank = Rank::current(), .session = SessionState::current(), .model = model}) {
+  const PublicCall call("smp::RunLog");
   state_->start(name, options);
   state_->start_recording();
   state_->read_clock();
@@ -387,9 +413,11 @@ RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
 }
 
 RunLog::~RunLog() {
+  if (!state_->made_here.is_here()) return static_cast<void>(state_.release());  // the parent's
   if (state_->finished) return;
   state_->stop_recording();
   if (!state_->writes()) return;
+  const base::Writing writing;
   try {
     report::draw_run(state_->folder);
   } catch (const std::exception& error) {
@@ -400,6 +428,7 @@ RunLog::~RunLog() {
 const std::string& RunLog::folder() const noexcept { return state_->folder; }
 
 StepTiming RunLog::measure() {
+  const PublicCall call("smp::RunLog::measure");
   auto& state = *state_;
   const server::BetweenSteps recorded(state.rank.server().recorder(), schedule::Phase::kOther);
   if (state.measured == 0) base::forget_peak();  // of the whole model, before it was placed
@@ -426,6 +455,8 @@ void RunLog::append(const std::vector<std::pair<std::string, double>>& numbers) 
 }
 
 std::vector<std::string> RunLog::finish() {
+  const PublicCall call("smp::RunLog::finish");
+  const base::Writing writing;
   auto timeline = gather_traces(state_->rank, state_->session.last_trace(), clock_of(state_->rank));
   timeline.module_paths = state_->module_paths();
   state_->write_traffic();

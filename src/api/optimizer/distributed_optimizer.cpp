@@ -24,6 +24,7 @@
 #include "api/model/placed_parameters.h"
 #include "api/optimizer/whole_tensors.h"
 #include "api/rank/exchange.h"
+#include "api/rank/public_call.h"
 #include "api/rank/rank.h"
 #include "api/rank/session_parts.h"
 #include "api/replicas/replicas.h"
@@ -396,6 +397,7 @@ OptimizerShare::OptimizerShare(OptimizerShare&&) noexcept = default;
 OptimizerShare& OptimizerShare::operator=(OptimizerShare&&) noexcept = default;
 
 void OptimizerShare::step() {
+  const PublicCall call("smp::DistributedOptimizer::step");
   const auto* session = SessionParts::find_current();
   require_outside_of_steps(session, "step()");
   auto& state = *state_;

@@ -16,6 +16,7 @@
 
 #include "api/model/placed_parameters.h"
 #include "api/rank/exchange.h"
+#include "api/rank/public_call.h"
 #include "api/rank/rank.h"
 #include "api/rank/session_parts.h"
 #include "api/replicas/replicas.h"
@@ -266,6 +267,7 @@ void require_placed(const char* caller) {
 
 at::Tensor total_norm_of_gradients(const std::vector<at::Tensor>& parameters,
                                    const NormOptions& options) {
+  const PublicCall call(options.caller);
   refuse_in_step(options.caller);
   const at::NoGradGuard no_grad;
   auto own = own_share(parameters, options, gradient_of);
@@ -277,6 +279,7 @@ at::Tensor total_norm_of_gradients(const std::vector<at::Tensor>& parameters,
 
 at::Tensor total_norm_of_values(const std::vector<at::Tensor>& parameters,
                                 const NormOptions& options) {
+  const PublicCall call(options.caller);
   refuse_in_step(options.caller);
   require_placed(options.caller);
   const at::NoGradGuard no_grad;

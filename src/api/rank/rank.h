@@ -64,6 +64,10 @@ class Rank {
   bool is_tracing() const noexcept { return trial_ != nullptr; }
   /// Whether the body of a step runs, or is traced.
   bool in_step() const noexcept { return server_.in_step() || is_tracing(); }
+  /// Sets the call of the program that this rank is in, and returns the one before (public_call.h).
+  const char* exchange_call(const char* name) noexcept {
+    return communicators_.exchange_call(name);
+  }
   /// What the running step's modules did with other ranks is over.
   void end_meetings() { communicators_.end_epoch(static_cast<std::uint64_t>(server_.steps())); }
 

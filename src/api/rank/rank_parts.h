@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "alive/end_signals.h"
+#include "alive/exit_watch.h"
 #include "alive/watchdog.h"
 #include "api/rank/plan_request.h"
 #include "config/config.h"
@@ -22,7 +23,8 @@ namespace smp {
 
 /// In the order in which they start. Threads: the rank's.
 struct RankParts {
-  std::unique_ptr<base::EndSignals> end_signals;     // first: this rank ends in good order
+  std::unique_ptr<base::ExitWatch> exit_watch;       // first: until this rank has ended
+  std::unique_ptr<base::EndSignals> end_signals;     // then: it ends in good order
   std::unique_ptr<server::Watchdog::Session> watch;  // then: it sees MPI end
   base::ResolvedConfig config;
   Topology topology;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "api/rank/exchange.h"
+#include "api/rank/public_call.h"
 #include "api/rank/rank.h"
 #include "api/replicas/replicas.h"
 #include "base/check.h"
@@ -51,6 +52,7 @@ Join::Join(JoinOptions options)
 Join::~Join() { replicas_.set_join(nullptr); }
 
 bool Join::next(bool has_batch) {
+  const PublicCall call("smp::Join::next");
   SMP_REQUIRE(!rank_.in_step(), "rank ", rank_.topology().rank(),
               ": Join::next() in the body of a step; call it between steps, on every rank");
   const auto& topology = rank_.topology();

@@ -6,6 +6,7 @@
 #include "api/rank/session_parts.h"
 #include "api/replicas/replicas.h"
 #include "api/state/session_state.h"
+#include "base/forked_child.h"
 
 namespace smp {
 
@@ -20,9 +21,12 @@ class RankSession {
   RankSession& operator=(const RankSession&) = delete;
 
   Rank& rank() noexcept { return rank_; }
+  /// False in a forked child, which must not end its parent's session.
+  bool is_own() const noexcept { return made_here_.is_here(); }
   SharedWarnings& warnings() noexcept { return state_.warnings(); }
 
  private:
+  const base::MadeHere made_here_;
   const RankParts parts_;
   const SessionParts session_{rank_, state_, replicas_};
   const SessionParts::Scope scope_{session_};

@@ -11,7 +11,9 @@
 #include "alive/common_errors.h"
 #include "alive/pulse.h"
 #include "api/rank/agreement.h"
+#include "api/rank/computing.h"
 #include "api/rank/exchange.h"
+#include "api/rank/public_call.h"
 #include "api/rank/rank_device.h"
 #include "api/rank/shared_warnings.h"
 #include "api/session/rank_session.h"
@@ -110,6 +112,18 @@ void set_intra_op_threads(const Config& config, int cores, int local_size) {
   }
 }
 
+/// What ranks compute with other numbers of threads has other bits.
+void warn_of_threads(const d2d::MpiSession& mpi) {
+  std::vector<int> threads;
+  for (const auto& text : mpi.all_gather(std::to_string(at::get_num_threads()))) {
+    threads.push_back(std::stoi(text));
+  }
+  const auto warning = warning_of_threads(threads);
+  if (mpi.rank() == GlobalRank(0) && !warning.empty()) {
+    base::log(base::LogLevel::kWarning, warning);
+  }
+}
+
 void refuse_second_session() {
   SMP_REQUIRE(Rank::find_current() == nullptr,
               "smp::init was called twice on this rank; keep the session of the first call alive");
@@ -201,7 +215,9 @@ d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config, c10::Dev
 
 Session::Session(std::unique_ptr<RankSession> session) : session_(std::move(session)) {}
 Session::Session(Session&& other) noexcept = default;
-Session::~Session() = default;
+Session::~Session() {
+  if (session_ && !session_->is_own()) static_cast<void>(session_.release());
+}
 const Topology& Session::topology() const noexcept { return session_->rank().topology(); }
 const Config& Session::config() const noexcept { return session_->rank().config(); }
 
@@ -238,6 +254,7 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   base::set_log_rank(rank);
   show_pulse(*parts.mpi);
   parts.end_signals = std::make_unique<base::EndSignals>();
+  parts.exit_watch = std::make_unique<base::ExitWatch>();
   prepare_together(*parts.mpi, [&] {
     check_torch_version();
     module::require_distinct_calls();
@@ -260,6 +277,7 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   parts.cores = cores_of_ranks(*parts.mpi);
   set_idle_policy(parts.config.values(), parts.oversubscribed());
   set_intra_op_threads(parts.config.values(), parts.cores, parts.mpi->local_size());
+  warn_of_threads(*parts.mpi);
   std::vector<std::string> of_routes;
   parts.channel = std::make_unique<d2d::Channel>(
       routes_of(*parts.mpi, parts.config.values(), parts.device, of_routes));
@@ -319,9 +337,13 @@ void copy_tensors(Packet& packet) {
 
 }  // namespace
 
-void barrier(Group which) { outside_of_step("smp::barrier").groups().of(which).barrier(); }
+void barrier(Group which) {
+  const PublicCall call("smp::barrier");
+  outside_of_step("smp::barrier").groups().of(which).barrier();
+}
 
 Packet detail::broadcast(Packet own, int root, Group which) {
+  const PublicCall call("smp::broadcast");
   const auto& self = outside_of_step("smp::broadcast");
   const auto ranks = self.topology().group(which);
   SMP_REQUIRE(std::find(ranks.begin(), ranks.end(), root) != ranks.end(), "smp::broadcast: rank ",
@@ -335,6 +357,7 @@ Packet detail::broadcast(Packet own, int root, Group which) {
 }
 
 std::vector<Packet> detail::all_gather(Packet own, Group which) {
+  const PublicCall call("smp::all_gather");
   const auto& self = outside_of_step("smp::all_gather");
   const auto ranks = self.groups().of(which);
   std::vector<Packet> packets;

@@ -20,6 +20,7 @@
 #include "api/model/shared_parts.h"
 #include "api/planning/planning.h"
 #include "api/planning/show_plans.h"
+#include "api/rank/public_call.h"
 #include "api/rank/rank.h"
 #include "api/rank/session_parts.h"
 #include "api/replicas/replicas.h"
@@ -238,6 +239,7 @@ void DistributedModelBase::place() {
 void DistributedModelBase::place(const SessionParts& session,
                                  const std::vector<DistributedModelBase*>& models,
                                  const StepPreview* preview) {
+  const PublicCall call("smp::step, or place()");
   auto& rank = session.rank;
   auto& replicas = session.replicas;
   std::vector<ModelToPlan> to_plan;

@@ -14,6 +14,7 @@
 #include "api/model/model_state.h"
 #include "api/planning/tracing.h"
 #include "api/rank/agreement.h"
+#include "api/rank/public_call.h"
 #include "api/rank/rank.h"
 #include "api/rank/session_parts.h"
 #include "api/replicas/replica_step.h"
@@ -37,6 +38,7 @@ void set_step_count(std::int64_t count) {
   auto& rank = Rank::current();
   SMP_REQUIRE(!rank.in_step(), "rank ", rank.topology().rank(), ": smp::set_step_count(", count,
               ") inside a step; call it before, on every rank");
+  const PublicCall call("smp::set_step_count");
   require_equal(rank.groups().of(Group::kWorld), static_cast<std::uint64_t>(count),
                 "the count given to smp::set_step_count",
                 "read it from the checkpoint on one rank, and give it to all with smp::broadcast");
@@ -101,6 +103,7 @@ class StepRun {
   }
 
   StepResult run(std::vector<StepArgument> arguments, const StepBody& body) {
+    const PublicCall call("smp::step");
     if (rank_.topology().pp_size() > 1 || rank_.groups().num_replicas() > 1) compare_ranks(body);
     if (among_replicas_.idle()) return idle();
     if (rank_.is_first_stage()) prepare_body(std::move(arguments), body);

@@ -14,6 +14,8 @@
 #include <cerrno>
 #include <memory>
 
+#include "base/forked_child.h"
+
 namespace smp::base {
 namespace {
 
@@ -78,13 +80,17 @@ std::string text_of(const sockaddr& address) {
 
 }  // namespace
 
+TcpSocket::TcpSocket(int file) noexcept : file_(file) {
+  if (file_ >= 0) keep_from_children(file_);
+}
+
 TcpSocket& TcpSocket::operator=(TcpSocket&& other) noexcept {
   std::swap(file_, other.file_);
   return *this;
 }
 
 TcpSocket::~TcpSocket() {
-  if (file_ >= 0) ::close(file_);
+  if (file_ >= 0) close_own(file_);
 }
 
 TcpSocket TcpSocket::to(const std::string& address, int port) noexcept {

@@ -13,12 +13,13 @@
 
 namespace smp::base {
 
-/// A TCP connection; its descriptor is closed with the object. One thread may send while another
-/// one receives.
+/// A TCP connection; its descriptor is closed with the object, and in forked children at once: the
+/// other end sees this process end, whatever it has forked. One thread may send while another one
+/// receives.
 class TcpSocket {
  public:
   TcpSocket() = default;
-  explicit TcpSocket(int file) noexcept : file_(file) {}
+  explicit TcpSocket(int file) noexcept;
   TcpSocket(TcpSocket&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
   TcpSocket& operator=(TcpSocket&& other) noexcept;
   ~TcpSocket();

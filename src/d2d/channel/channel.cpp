@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "alive/writing.h"
 #include "base/check.h"
 #include "base/keep_until_exit.h"
 #include "d2d/channel/frame_encoder.h"
@@ -99,6 +100,9 @@ void Channel::send_tensor(GlobalRank peer, DataTensor& data,
 }
 
 void Channel::check_can_send(GlobalRank peer) const {
+  SMP_REQUIRE(made_here_.is_here(), "sending to rank ", peer, " in a child that rank ", rank(),
+              " has forked: only the rank itself talks to others; hand it what the child has made, "
+              "through a pipe, say");
   SMP_REQUIRE(routes().reaches(peer), "rank ", rank(), ": sending to rank ", peer,
               ": it must be another rank of this channel, which connects ", members(), '.');
   SMP_REQUIRE(state_ != State::kClosing && state_ != State::kClosed, "rank ", rank(),
@@ -123,7 +127,7 @@ void ChannelCounters::count_sent(const FrameToSend& frame, int peer) {
 // ---- receiving ----
 
 bool Channel::poll() {
-  if (polling_ || state_ == State::kFailed) return false;
+  if (polling_ || state_ == State::kFailed || !made_here_.is_here()) return false;
   polling_ = true;
   bool moved = true;
   guarded([&] {
@@ -232,8 +236,7 @@ void Channel::fail(const std::string& what) noexcept {
 bool Channel::close(base::Nanoseconds deadline) {
   if (state_ == State::kClosed) return true;
   if (state_ == State::kFailed) return false;
-  const base::SteadyClock clock;
-  const base::Nanoseconds end = clock.now() + deadline;
+  const base::EndOfPatience end(deadline);
   state_ = State::kClosing;
   bool left = false;
   for (int idle = 0; state_ != State::kFailed; ++idle) {
@@ -243,7 +246,7 @@ bool Channel::close(base::Nanoseconds deadline) {
       left = traffic_.wires().leave();
     });
     if (left) break;
-    if (clock.now() > end) return false;
+    if (end.has_come()) return false;
     wait_politely(idle);
   }
   if (!left) return false;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/forked_child.h"
 #include "d2d/channel/departures.h"
 #include "d2d/channel/frame.h"
 #include "d2d/channel/traffic.h"
@@ -76,7 +77,7 @@ class Channel final {
   /// Tensors of a GPU go to the peer's GPU over a wire that reaches its memory, stream-ordered:
   /// nobody waits for the GPU. Where there is none they travel through host memory, and this call
   /// waits until they are computed.
-  /// @throws UsageError     `peer` is out of range or this rank.
+  /// @throws UsageError     `peer` is out of range or this rank; this is a forked child.
   /// @throws PeerLostError  the wire refused; `peer` or the job is probably gone. If the channel
   ///                        has failed, later calls say why.
   void send(GlobalRank peer, Port port, std::span<const std::byte> header, std::string_view body,
@@ -84,7 +85,8 @@ class Channel final {
             const std::shared_ptr<Departure>& departure = nullptr);
 
   /// Advances sends and receives, and hands complete frames to the receivers. Returns true if
-  /// anything moved. Independent of LibTorch's thread-local state (inference mode and friends).
+  /// anything moved. Independent of LibTorch's thread-local state (inference mode and friends). In
+  /// a forked child nothing moves: what comes is its parent's.
   bool poll();
   /// Starts a thread that moves tensors while nobody polls. Receivers, the failure handler and
   /// whoever waits for a departure are told by poll() as before.
@@ -139,6 +141,7 @@ class Channel final {
   bool polling_ = false;
   std::string end_;
   int exceptions_at_start_;
+  const base::MadeHere made_here_;  // in a forked child all of this is its parent's
   std::array<Inlet, kPorts> inlets_;
   bool any_kept_ = false;  // by an inlet
   FailureHandler on_failure_;

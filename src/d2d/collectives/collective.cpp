@@ -13,8 +13,8 @@ namespace smp::d2d {
 Collective::Collective(const Communicator& ranks, CollectiveCall call, const char* what)
     : owner_(*ranks.owner_),
       members_(ranks.members_),
-      call_(std::move(call)),
-      name_{what, members_->text().c_str()},
+      call_(ranks.as_part_of_program(std::move(call))),
+      name_{what, members_->text().c_str(), ranks.call_of_program()},
       id_(owner_.inbox_.begin(ranks.lane_, call_)),
       departure_(std::make_shared<Departure>()) {}
 
@@ -22,8 +22,8 @@ Collective::Collective(const Communicator& ranks, std::uint64_t number, Collecti
                        const char* what)
     : owner_(*ranks.owner_),
       members_(ranks.members_),
-      call_(std::move(call)),
-      name_{what, members_->text().c_str()},
+      call_(ranks.as_part_of_program(std::move(call))),
+      name_{what, members_->text().c_str(), ranks.call_of_program()},
       id_(owner_.inbox_.begin(ranks.lane_, number, call_)),
       departure_(std::make_shared<Departure>()) {}
 
@@ -52,7 +52,7 @@ void Collective::send_result(GlobalRank peer, std::string_view result) {
 
 void Collective::send(CollectivePhase phase, GlobalRank peer, std::string_view bytes,
                       c10::ArrayRef<at::Tensor> tensors, std::shared_ptr<Departure> departure) {
-  const CollectiveHeader header(id_, phase, call_);
+  const CollectiveHeader header(id_, phase, call_, owner_.sent(peer));
   owner_.send(peer, header.bytes(), bytes, tensors, std::move(departure));
 }
 

@@ -9,7 +9,7 @@
 namespace smp::d2d {
 
 CollectiveHeader::CollectiveHeader(const CollectiveId& id, CollectivePhase phase,
-                                   const CollectiveCall& call) {
+                                   const CollectiveCall& call, std::uint64_t sent_before) {
   const Fixed fixed{id.lane.group,
                     id.lane.lane,
                     id.lane.epoch,
@@ -18,7 +18,8 @@ CollectiveHeader::CollectiveHeader(const CollectiveId& id, CollectivePhase phase
                     call.dtype,
                     static_cast<std::uint8_t>(call.kind),
                     static_cast<std::uint8_t>(phase),
-                    {}};
+                    0,
+                    static_cast<std::uint32_t>(sent_before)};
   const std::size_t detail = call.detail.size();
   SMP_ASSERT(detail <= kLongestDetail, "a detail of ", detail, " bytes");
   std::memcpy(bytes_.data(), &fixed, sizeof fixed);
@@ -29,13 +30,13 @@ CollectiveHeader::CollectiveHeader(const CollectiveId& id, CollectivePhase phase
 CollectiveHeader CollectiveHeader::leaving(std::uint64_t sent) {
   CollectiveCall call;
   call.kind = CollectiveKind::kLeaving;
-  return {{{}, sent}, CollectivePhase::kExchange, call};
+  return {{{}, sent}, CollectivePhase::kExchange, call, sent};
 }
 
-CollectiveHeader CollectiveHeader::epoch_failed(std::uint64_t epoch) {
+CollectiveHeader CollectiveHeader::epoch_failed(std::uint64_t epoch, std::uint64_t sent_before) {
   CollectiveCall call;
   call.kind = CollectiveKind::kEpochFailed;
-  return {{{0, 0, epoch}, 0}, CollectivePhase::kExchange, call};
+  return {{{0, 0, epoch}, 0}, CollectivePhase::kExchange, call, sent_before};
 }
 
 CollectiveHeader CollectiveHeader::read(std::span<const std::byte> bytes) {
@@ -65,6 +66,8 @@ CollectiveId CollectiveHeader::id() const noexcept {
   const Fixed read = fixed();
   return {{read.group, read.lane, read.epoch}, read.number};
 }
+
+std::uint32_t CollectiveHeader::sent_before() const noexcept { return fixed().sent_before; }
 
 CollectivePhase CollectiveHeader::phase() const noexcept {
   return static_cast<CollectivePhase>(fixed().phase);

@@ -15,11 +15,13 @@ class CollectiveHeader {
  public:
   static constexpr std::size_t kLongestDetail = 64 * sizeof(std::int64_t);  ///< any shape
 
-  CollectiveHeader(const CollectiveId& id, CollectivePhase phase, const CollectiveCall& call);
+  /// @param sent_before  messages that this rank has sent to the receiver
+  CollectiveHeader(const CollectiveId& id, CollectivePhase phase, const CollectiveCall& call,
+                   std::uint64_t sent_before);
   /// Makes a header that says that the `sent` messages before were all.
   static CollectiveHeader leaving(std::uint64_t sent);
   /// Makes a header that says that the sender will not finish collectives of `epoch`.
-  static CollectiveHeader epoch_failed(std::uint64_t epoch);
+  static CollectiveHeader epoch_failed(std::uint64_t epoch, std::uint64_t sent_before);
   /// Reads a header. @throws InternalError  the bytes are none.
   static CollectiveHeader read(std::span<const std::byte> bytes);
 
@@ -28,6 +30,8 @@ class CollectiveHeader {
   CollectiveId id() const noexcept;
   CollectivePhase phase() const noexcept;
   CollectiveCall call() const;
+  /// CollectiveMessage::sent_before
+  std::uint32_t sent_before() const noexcept;
 
  private:
   CollectiveHeader() = default;
@@ -40,7 +44,8 @@ class CollectiveHeader {
     std::int32_t dtype;
     std::uint8_t kind;
     std::uint8_t phase;
-    std::uint8_t zero[6];
+    std::uint16_t zero;
+    std::uint32_t sent_before;
   };
   Fixed fixed() const noexcept;
 

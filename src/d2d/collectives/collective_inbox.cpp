@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "base/check.h"
 
@@ -36,10 +37,19 @@ const char* name_of(CollectiveKind kind) {
 
 }  // namespace
 
+std::string purpose_of(const char* what, const char* call) {
+  const std::string_view purpose(what), name(call);
+  const bool same = purpose.empty() || name.ends_with(purpose);
+  auto text = name.empty() ? std::string(purpose) : base::concat(name, same ? "" : ": ");
+  if (!name.empty() && !same) text += purpose;
+  return text;
+}
+
 std::string CollectiveCall::text() const {
   const std::string from = root >= 0            ? base::concat(" from rank ", root)
                            : root == kOnDevices ? " by the devices"
                                                 : "";
+  if (dtype < 0 && detail.starts_with("smp::")) return detail + from;
   if (root >= 0 && dtype < 0) return name_of(kind) + from;
   if (dtype < 0) return base::concat(name_of(kind), detail.empty() ? "" : " for ", detail);
   std::vector<std::int64_t> sizes(detail.size() / sizeof(std::int64_t));
@@ -71,6 +81,11 @@ CollectiveId CollectiveInbox::begin(const CollectiveLane& lane, std::uint64_t nu
 
 void CollectiveInbox::end(const CollectiveId& id) { rounds_.erase(id); }
 
+std::uint64_t CollectiveInbox::next(const CollectiveLane& lane) const {
+  const auto found = next_.find(lane);
+  return found == next_.end() ? 0 : found->second;
+}
+
 void CollectiveInbox::leave_out(const CollectiveLane& lane, std::uint64_t number) {
   auto& next = next_[lane];
   if (number < next) return;
@@ -96,6 +111,7 @@ Payload CollectiveInbox::take(const CollectiveId& id, CollectivePhase phase, Glo
       return std::move(found->second.payload);
     }
     check_may_come(id, peer, name);
+    check_no_other_call(id, peer, name);
     wait(round.waiting, name, peer);
   }
 }
@@ -112,6 +128,35 @@ void CollectiveInbox::check_agreement(const CollectiveId& id, const Round& round
               "shape and dtype.");
 }
 
+/// Returns the collective that `peer` is in and cannot leave before this rank joins it, if all that
+/// it has sent so far is here; else nullptr. Only outside of steps (lane 0, epoch 0) is there one
+/// call at a time.
+const CollectiveCall* CollectiveInbox::other_call_of(GlobalRank peer) const {
+  const auto announced = announced_.find(peer);
+  const auto received = received_.find(peer);
+  if (announced == announced_.end() || received == received_.end()) return nullptr;
+  if (announced->second != static_cast<std::uint32_t>(received->second)) return nullptr;
+  for (const auto& [id, round] : rounds_) {
+    if (id.lane.lane != 0 || id.lane.epoch != 0 || round.call != nullptr) continue;
+    for (const auto& [slot, message] : round.arrived) {
+      if (slot.second == peer && message.call.waits_for_all()) return &message.call;
+    }
+  }
+  return nullptr;
+}
+
+void CollectiveInbox::check_no_other_call(const CollectiveId& id, GlobalRank peer,
+                                          const CollectiveName& name) const {
+  const auto& own = *rounds_.at(id).call;
+  const bool outside_of_steps = id.lane.epoch == 0 && (id.lane.lane == 0 || own.root >= 0);
+  if (*name.call == '\0' || !outside_of_steps) return;
+  const auto* const other = other_call_of(peer);
+  SMP_REQUIRE(other == nullptr, "rank ", rank_, ": ", name.call, " of ", name.group,
+              " waits for rank ", peer, ", but rank ", peer, " calls ", other->text(),
+              ", which waits for this rank; all ranks of a group must make the same calls in the "
+              "same order");
+}
+
 void CollectiveInbox::check_not_ended(const CollectiveId& id, const CollectiveName& name) const {
   const auto failed = failed_.find(id.lane.epoch);
   SMP_REQUIRE_AS(PeerLostError, failed == failed_.end(), "rank ", rank_, ": ", name.what, " of ",
@@ -123,8 +168,11 @@ void CollectiveInbox::check_not_ended(const CollectiveId& id, const CollectiveNa
 void CollectiveInbox::check_may_come(const CollectiveId& id, GlobalRank peer,
                                      const CollectiveName& name) const {
   check_not_ended(id, name);
-  SMP_REQUIRE_AS(PeerLostError, !is_gone(peer), "rank ", rank_, ": ", name.what, " of ", name.group,
-                 " waits for rank ", peer, ", but ", left_.at(peer).why);
+  if (!is_gone(peer)) return;
+  throw PeerLostError(base::concat(
+      "rank ", rank_, ": ", name.what, " of ", name.group, " waits for rank ", peer, ", but rank ",
+      peer, ' ', left_.at(peer).why,
+      *name.call == '\0' ? "" : base::concat("; every rank of the group must call ", name.call)));
 }
 
 void CollectiveInbox::await(const CollectiveId& id, Departure& departure,
@@ -148,7 +196,7 @@ void CollectiveInbox::wait(fiber::Event*& place, const CollectiveName& name, Glo
   } registration{{}, place, waiting_};
   place = &registration.event;
   waiting_.push_back(&registration.event);
-  const fiber::WaitReason reason{name.what, "", peer.value(), -1, name.group};
+  const fiber::WaitReason reason{name.what, "", peer.value(), -1, name.group, name.call};
   registration.event.wait(reason);
 }
 
@@ -157,6 +205,7 @@ void CollectiveInbox::wait(fiber::Event*& place, const CollectiveName& name, Glo
 void CollectiveInbox::deliver(GlobalRank source, const CollectiveId& id, CollectivePhase phase,
                               CollectiveMessage&& message) {
   ++received_[source];
+  announced_[source] = std::max(announced_[source], message.sent_before + 1);
   if (!is_over(id)) {
     Round& round = rounds_[id];
     if (round.call != nullptr && message.call != *round.call) round.odd = source;
@@ -165,6 +214,7 @@ void CollectiveInbox::deliver(GlobalRank source, const CollectiveId& id, Collect
     round.arrived.emplace(slot, std::move(message));
     if (wanted && round.waiting != nullptr) round.waiting->signal();
     if (round.watcher != nullptr) round.watcher->signal();
+    if (round.call == nullptr && id.lane.lane == 0) wake_all();  // check_no_other_call()
   }
   if (is_gone(source)) wake_all();
 }
@@ -203,6 +253,7 @@ void CollectiveInbox::fail_epoch(std::uint64_t epoch, GlobalRank where, const st
 
 void CollectiveInbox::peer_failed_epoch(GlobalRank source, std::uint64_t epoch,
                                         const std::string& why) {
+  ++announced_[source];
   ++received_[source];
   fail_epoch(epoch, source, why);
   if (is_gone(source)) wake_all();

@@ -60,18 +60,26 @@ struct CollectiveCall {
   static constexpr std::int32_t kOnDevices = -2;
   std::int32_t root = -1;   ///< -1: none
   std::int32_t dtype = -1;  ///< a c10::ScalarType; -1: no tensor
-  /// The shape of the tensor (8 bytes a dimension), or the name of what is gathered: at most 512
+  /// The shape of the tensor (8 bytes a dimension), or what it is for (purpose_of()): at most 512
   /// bytes.
   std::string detail;
   bool operator==(const CollectiveCall&) const = default;
-  /// Returns the call as text, as in "an all_reduce of Float [2, 3]".
+  /// Returns the call as text, as in "an all_reduce of Float [2, 3]", or "smp::barrier".
   std::string text() const;
+  /// True if no member gets through it before all have come.
+  bool waits_for_all() const noexcept { return kind != CollectiveKind::kBroadcast && root < 0; }
 };
+
+/// Returns what a collective is for: `what`, in the call `call` of the program where there is one,
+/// as in "smp::save_safetensors: names of tensors".
+std::string purpose_of(const char* what, const char* call);
 
 /// The name of a collective in messages and reports. The texts outlive it.
 struct CollectiveName {
   const char* what = "";   ///< as in "an all_reduce"
   const char* group = "";  ///< Members::text()
+  /// The call of the program that all members must make: "smp::barrier"; "" within steps
+  const char* call = "";
 };
 
 /// The rounds of messages within a collective.
@@ -81,6 +89,7 @@ enum class CollectivePhase : std::uint8_t { kExchange, kResult };
 struct CollectiveMessage {
   CollectiveCall call;
   Payload payload;
+  std::uint32_t sent_before = 0;  ///< messages from the same sender to this rank, modulo 2^32
 };
 
 /// The fibers of collectives wait here for messages, which may come before their collective is
@@ -97,12 +106,15 @@ class CollectiveInbox {
   CollectiveId begin(const CollectiveLane& lane, std::uint64_t number, const CollectiveCall& call);
   /// Promises, in such a lane, that this member begins no collective up to `number` any more.
   void leave_out(const CollectiveLane& lane, std::uint64_t number);
+  /// Returns the number that the next collective of `lane` has here.
+  std::uint64_t next(const CollectiveLane& lane) const;
   /// True if take() would not suspend.
   bool has_come(const CollectiveId& id, CollectivePhase phase, GlobalRank peer) const;
   /// Lets `event`, which outlives the collective, be signalled whenever something of it arrives.
   void watch(const CollectiveId& id, fiber::Event& event) { rounds_.at(id).watcher = &event; }
   /// Returns the message of `peer`; suspends until it is there.
-  /// @throws UsageError     a message of this collective belongs to a different call.
+  /// @throws UsageError     a message of this collective belongs to a different call; or `peer` is
+  ///                        in another collective, which it cannot leave without this rank.
   /// @throws PeerLostError  `peer` left, or abort() was called.
   Payload take(const CollectiveId& id, CollectivePhase phase, GlobalRank peer,
                const CollectiveName& name);
@@ -151,10 +163,13 @@ class CollectiveInbox {
 
   bool is_over(const CollectiveId& id) const;
   bool is_gone(GlobalRank peer) const;
+  const CollectiveCall* other_call_of(GlobalRank peer) const;
   void check_agreement(const CollectiveId& id, const Round& round,
                        const CollectiveName& name) const;
   void check_may_come(const CollectiveId& id, GlobalRank peer, const CollectiveName& name) const;
   void check_not_ended(const CollectiveId& id, const CollectiveName& name) const;
+  void check_no_other_call(const CollectiveId& id, GlobalRank peer,
+                           const CollectiveName& name) const;
   void wait(fiber::Event*& place, const CollectiveName& name, GlobalRank peer);
   void wake_all();
 
@@ -162,7 +177,8 @@ class CollectiveInbox {
   std::map<CollectiveLane, std::uint64_t> next_;  // number, by lane
   std::map<CollectiveId, Round> rounds_;
   std::vector<fiber::Event*> waiting_;
-  std::map<GlobalRank, std::uint64_t> received_;  // messages so far
+  std::map<GlobalRank, std::uint64_t> received_;   // messages so far
+  std::map<GlobalRank, std::uint32_t> announced_;  // messages that its latest one says were sent
   std::map<GlobalRank, Farewell> left_;
   std::map<std::uint64_t, EpochFailure> failed_;  // by epoch
   std::uint64_t ended_epoch_ = 0;

@@ -200,6 +200,30 @@ Payload Communicator::broadcast(Payload own, GlobalRank root) const {
   return own;
 }
 
+const char* Communicator::call_of_program() const noexcept {
+  return lane_.epoch == 0 && owner_->call_ != nullptr ? owner_->call_ : "";
+}
+
+CollectiveCall Communicator::as_part_of_program(CollectiveCall call) const {
+  if (call.dtype >= 0 || *call_of_program() == '\0') return call;
+  call.detail = purpose_of(call.detail.c_str(), call_of_program());
+  call.detail.resize(std::min(call.detail.size(), CollectiveHeader::kLongestDetail));
+  return call;
+}
+
+void Communicator::tell(std::uint64_t number, const Payload& word,
+                        const std::vector<GlobalRank>& hearers, const char* what) const {
+  Collective collective(*this, std::max(number, owner_->inbox_.next(lane_)),
+                        {CollectiveKind::kBroadcast, owner_->rank().value(), -1, {}}, what);
+  for (const GlobalRank peer : hearers) collective.send(peer, word);
+}
+
+Payload Communicator::hear(std::uint64_t number, GlobalRank teller, const char* what) const {
+  Collective collective(*this, std::max(number, owner_->inbox_.next(lane_)),
+                        {CollectiveKind::kBroadcast, teller.value(), -1, {}}, what);
+  return collective.take(CollectivePhase::kExchange, teller);
+}
+
 void Communicator::barrier() const {
   Collective collective(*this, {CollectiveKind::kBarrier, -1, -1, {}}, "a barrier");
   for_each_other([&](GlobalRank peer, int) { collective.send(peer, {}); });
@@ -396,14 +420,17 @@ void Communicators::receive(GlobalRank source, ArrivedFrame&& frame) {
     const auto devices = devices_.find(header.id().lane.group);
     if (devices != devices_.end()) devices->second->take_turn(header.id(), bytes);
   }
-  inbox_.deliver(source, header.id(), header.phase(),
-                 {std::move(call), {std::move(bytes), std::move(frame.tensors)}});
+  inbox_.deliver(
+      source, header.id(), header.phase(),
+      {std::move(call), {std::move(bytes), std::move(frame.tensors)}, header.sent_before()});
 }
 
 void Communicators::fail_epoch(std::uint64_t epoch, const Members& others, const std::string& why) {
   inbox_.fail_epoch(epoch, rank(), why);
-  const CollectiveHeader header = CollectiveHeader::epoch_failed(epoch);
-  tell_each(others, [&](GlobalRank peer) { send(peer, header.bytes(), why, {}, nullptr); });
+  tell_each(others, [&](GlobalRank peer) {
+    const CollectiveHeader header = CollectiveHeader::epoch_failed(epoch, sent(peer));
+    send(peer, header.bytes(), why, {}, nullptr);
+  });
 }
 
 void Communicators::announce_leaving(std::string_view why) {

@@ -63,6 +63,16 @@ class Communicator {
   /// Returns when all members have called it. Messages: size - 1 sent by each.
   void barrier() const;
 
+  // Words that not everybody need say. In a lane of their own, on which nothing else is called:
+  // members number them themselves, upwards from `number`, and leave numbers out.
+
+  /// Sends `word` to `hearers`, who are members, whether they ask for it or not. Does not wait.
+  void tell(std::uint64_t number, const Payload& word, const std::vector<GlobalRank>& hearers,
+            const char* what) const;
+  /// Returns the word of `teller` of this number; suspends until it comes. If a number is taken
+  /// both go on with the next one.
+  Payload hear(std::uint64_t number, GlobalRank teller, const char* what) const;
+
   // On tensors. Results are new tensors without history; `tensor` may be changed once they are
   // there. Sums are taken in order of members at one place for each element, in the tensors' dtype,
   // so that every member gets the same bits, whatever the timing. In groups of which
@@ -99,6 +109,10 @@ class Communicator {
   Communicator(Communicators& owner, std::shared_ptr<const Members> members, CollectiveLane lane)
       : owner_(&owner), members_(std::move(members)), lane_(lane) {}
   const char* name_or(const char* usual) const noexcept { return name_ ? name_ : usual; }
+  /// Returns the call of the program whose part collectives of this lane are; "" within steps.
+  const char* call_of_program() const noexcept;
+  /// Returns `call` with that name in its detail, if it has no tensor: others see it there.
+  CollectiveCall as_part_of_program(CollectiveCall call) const;
 
   template <class Action>
   void for_each_other(Action&& action) const;
@@ -154,6 +168,10 @@ class Communicators {
   std::uint64_t sent_to(GlobalRank peer) { return sent(peer); }
   /// Ends every wait, and later ones, with PeerLostError(`why`), and the collectives of devices.
   void abort(const std::string& why);
+  /// Sets the call of the program that this rank is in, "smp::barrier", and returns the one before;
+  /// nullptr: none. All members of a group make the same while they are in a collective outside of
+  /// steps; texts name it. The text outlives the collectives.
+  const char* exchange_call(const char* name) noexcept { return std::exchange(call_, name); }
 
   // Epochs are numbered by the caller, in the order in which they end; each rank ends its own.
 
@@ -183,6 +201,7 @@ class Communicators {
   CollectiveInbox inbox_;
   std::vector<std::uint64_t> sent_;  // messages so far, by position in the channel
   LeftHandler on_left_;
+  const char* call_ = nullptr;
   std::map<std::uint64_t, std::unique_ptr<DeviceGroup>> devices_;  // by group
 };
 

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <utility>
 
+#include "alive/writing.h"
 #include "base/check.h"
 #include "d2d/wire/wire.h"
 
@@ -109,11 +110,10 @@ MpiSession::~MpiSession() {
 }
 
 bool MpiSession::meet_to_finalize(base::Nanoseconds deadline) const try {
-  const base::SteadyClock clock;
-  const base::Nanoseconds end = clock.now() + deadline;
+  const base::EndOfPatience end(deadline);
   MpiMeeting meeting(world_);
   for (int idle = 0; !meeting.complete(); ++idle) {
-    if (clock.now() > end) return false;
+    if (end.has_come()) return false;
     wait_politely(idle);
   }
   return true;
@@ -189,7 +189,7 @@ void MpiSession::abort_job(int exit_code) noexcept {
   MPI_Initialized(&running);
   MPI_Finalized(&over);
   if (running && !over) abort_mpi(MPI_COMM_WORLD, exit_code);
-  std::_Exit(exit_code);
+  std::_Exit(as_failure(exit_code));
 }
 
 }  // namespace smp::d2d

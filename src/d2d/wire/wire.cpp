@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "alive/writing.h"
 #include "base/check.h"
 
 namespace smp::d2d {
@@ -38,11 +39,10 @@ void Wire::set_handler(WireHandler* handler) noexcept {
 }
 
 bool Wire::close(base::Nanoseconds deadline) {
-  const base::SteadyClock clock;
-  const base::Nanoseconds end = clock.now() + deadline;
+  const base::EndOfPatience end(deadline);
   for (int idle = 0; !leave(); ++idle) {
     if (poll()) idle = 0;
-    if (clock.now() > end) return false;
+    if (end.has_come()) return false;
     wait_politely(idle);
   }
   return true;

@@ -67,11 +67,44 @@ RunDescription describe(const std::string& folder) {
   return description_from_json(base::read_file(path), path);
 }
 
+/// Returns "ranks 0-3 computed with 2 threads each on Intel(R) Xeon(R) Processor (AVX512)".
+std::string computing_text(const RunDescription& description) {
+  std::string text;
+  for (const auto& [ranks, threads, processor] : description.computing) {
+    if (!text.empty()) text += "; ";
+    text += concat(ranks, " computed with ", threads, threads == 1 ? " thread" : " threads",
+                   ranks.starts_with("ranks") ? " each" : "", " on ", processor);
+  }
+  return text;
+}
+
 std::string facts_of(const RunDescription& description) {
   if (description.name.empty()) return {};
+  const auto computing = computing_text(description);
   return concat("started ", description.started, " on ", description.world_size,
                 description.world_size == 1 ? " rank" : " ranks", ", smp ", description.smp_version,
-                ", LibTorch ", description.torch_version);
+                ", LibTorch ", description.torch_version, computing.empty() ? "" : "; ", computing);
+}
+
+Json computing_to_json(const std::vector<ComputingRanks>& computing) {
+  Json rows = Json::array();
+  for (const auto& [ranks, threads, processor] : computing) {
+    rows.push_back({{"ranks", ranks}, {"threads", threads}, {"processor", processor}});
+  }
+  return rows;
+}
+
+std::vector<ComputingRanks> computing_from_json(const Json& json, const std::string& name) {
+  std::vector<ComputingRanks> computing;
+  if (!json.contains("computing")) return computing;  // of an older version
+  const Json rows = json_member<Json>(json, "computing", name);
+  SMP_REQUIRE(rows.is_array(), name, ": \"computing\" must be an array");
+  for (const auto& row : rows) {
+    computing.push_back({json_member<std::string>(row, "ranks", name),
+                         json_member<int>(row, "threads", name),
+                         json_member<std::string>(row, "processor", name)});
+  }
+  return computing;
 }
 
 std::string short_text(const Json& value) {
@@ -259,6 +292,9 @@ std::string description_to_json(const RunDescription& description) {
     json["loss_baseline"] = {{"value", description.baseline->value},
                              {"name", description.baseline->name}};
   }
+  if (!description.computing.empty()) {
+    json["computing"] = computing_to_json(description.computing);
+  }
   json["configuration"] = Json::parse(description.configuration);
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -278,6 +314,7 @@ RunDescription description_from_json(const std::string& text, const std::string&
     description.baseline = Baseline{json_member<double>(baseline, "value", name),
                                     json_member<std::string>(baseline, "name", name)};
   }
+  description.computing = computing_from_json(json, name);
   const Json configuration = json_member<Json>(json, "configuration", name);
   SMP_REQUIRE(configuration.is_object(), name, ": \"configuration\" must be an object");
   description.configuration = base::json_text(configuration);
@@ -318,6 +355,7 @@ std::string summarise_run(const std::string& folder, int width) {
   facts.name = description.name;
   facts.started = description.started;
   facts.world_size = description.world_size;
+  facts.computing = computing_text(description);
   if (const auto path = path_of(kMetricsFile); !path.empty()) {
     add_metrics(facts, base::read_file(path));
   }

@@ -39,6 +39,14 @@ std::string ring_file(int pp_rank);
 /// Returns the content of kModulesFile: the paths of modules by Span::module.
 std::string modules_to_json(const std::vector<std::string>& paths);
 
+/// Ranks that compute with the same number of threads on the same processor: the last bits of
+/// results depend on both.
+struct ComputingRanks {
+  std::string ranks;  ///< "ranks 0-3"
+  int threads = 1;    ///< of each, within an operator
+  std::string processor;
+};
+
 /// The description of a run, as run.json holds it.
 struct RunDescription {
   std::string name;
@@ -48,7 +56,8 @@ struct RunDescription {
   int world_size = 1;
   std::string loss_unit;  ///< "nats per byte"; may be empty
   std::optional<Baseline> baseline;
-  std::string configuration;  ///< JSON object of the resolved configuration
+  std::vector<ComputingRanks> computing = {};  ///< empty in files of older versions
+  std::string configuration;                   ///< JSON object of the resolved configuration
 };
 
 /// Returns the named numbers of one step as one line of metrics.jsonl, in order. Numbers that are

@@ -148,6 +148,7 @@ void add_metrics(RunFacts& facts, const std::string& metrics) {
 
 std::string run_summary(const RunFacts& facts, int width) {
   std::string text = facts.name.empty() ? std::string() : head(facts) + "\n";
+  for (const auto& line : partitioning::wrapped(facts.computing, width)) text += line + "\n";
   text += losses_text(facts);
   for (const auto& table : {steps_table(facts, width), memory_table(facts, width)}) {
     if (!table.empty()) text += "\n" + table;

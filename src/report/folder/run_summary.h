@@ -18,6 +18,7 @@ struct RunFacts {
   std::string name;     ///< "t5"; empty: a plan alone
   std::string started;  ///< UTC
   int world_size = 0;
+  std::string computing;  ///< with how many threads, on which processors; may be empty
   std::size_t steps = 0;
   /// The numbers of metrics.jsonl, by name, in the order in which the names first appear.
   std::vector<std::pair<std::string, std::vector<double>>> numbers;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "alive/exit_watch.h"
 #include "alive/watchdog.h"
 #include "base/check.h"
 #include "module/call_handler.h"
@@ -145,7 +146,10 @@ void StepRun::end() {
   const auto failure = step.failure;
   failures_.step_ended(step.number, !failure);
   core_.step.reset();
-  if (!failure) return Watchdog::calm_down();
+  if (!failure) {
+    base::forgive_failure();
+    return Watchdog::calm_down();
+  }
   closings_.forget();
   core_.accumulator.drop();
   core_.scopes.statistics.drop();

@@ -2,7 +2,6 @@
 #include "server/protocol/frame_extra.h"
 
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -12,6 +11,19 @@ namespace {
 
 std::size_t num_further(std::size_t num_tensors) {
   return num_tensors > kFlagsInHeader ? num_tensors - kFlagsInHeader : 0;
+}
+
+void append_size(std::uint64_t size, std::string& bytes) {
+  bytes.append(reinterpret_cast<const char*>(&size), sizeof size);
+}
+
+/// Takes a size off the beginning of `bytes`.
+std::uint64_t take_size(std::string_view& bytes) {
+  std::uint64_t size = 0;
+  SMP_ASSERT(bytes.size() >= sizeof size, bytes.size(), " bytes where a size should be");
+  std::memcpy(&size, bytes.data(), sizeof size);
+  bytes.remove_prefix(sizeof size);
+  return size;
 }
 
 }  // namespace
@@ -44,20 +56,12 @@ void ExtraWriter::put_notes(const Notes& notes, Start& start) {
 }
 
 void ExtraWriter::put_note(std::string_view note) {
-  const std::uint64_t size = note.size();
-  bytes_.append(reinterpret_cast<const char*>(&size), sizeof size);
+  append_size(note.size(), bytes_);
   bytes_ += note;
 }
 
 void ExtraWriter::put_further_settings(const Settings& settings) {
-  const auto further = settings.further.view();
-  const auto size = static_cast<std::uint16_t>(further.size());
-  SMP_REQUIRE_AS(UnsupportedError, size == further.size(),
-                 "a module of more than 500,000 modules and parameters cannot be called on another "
-                 "rank; call its parts");
-  bytes_.push_back(static_cast<char>(size & 0xff));
-  bytes_.push_back(static_cast<char>(size >> 8));
-  bytes_ += further;
+  put_note(settings.further.view());
 }
 
 void ExtraWriter::put_settings(const Settings& settings) {
@@ -100,16 +104,10 @@ Notes ExtraReader::take_notes(const Start& start) {
   return notes;
 }
 
-std::string ExtraReader::take_note() {
-  std::uint64_t size = 0;
-  std::memcpy(&size, take(sizeof size).data(), sizeof size);
-  return std::string(take(size));
-}
+std::string ExtraReader::take_note() { return std::string(take(take_size(bytes_))); }
 
 Settings ExtraReader::take_further_settings(std::uint64_t first) {
-  const auto size = take(2);
-  const auto low = static_cast<unsigned char>(size[0]), high = static_cast<unsigned char>(size[1]);
-  return {false, first, std::string(take(low | std::uint64_t{high} << 8))};
+  return {false, first, take_note()};
 }
 
 Settings ExtraReader::take_settings() {
@@ -146,21 +144,23 @@ TensorFlags ExtraReader::take_flags(std::uint64_t first, std::size_t num_tensors
 Body::Body(const ExtraWriter& extra, const std::string& bytes, Start& start) : view_(bytes) {
   const auto size = extra.bytes().size();
   if (size == 0) return;
-  SMP_REQUIRE_AS(UnsupportedError, size <= std::numeric_limits<std::uint16_t>::max(),
-                 "a module call cannot be sent to another rank: what is said of its tensors has ",
-                 size, " bytes, at most ", std::numeric_limits<std::uint16_t>::max(),
-                 " are possible. It has more than 60,000 tensors, or is nested as deeply, or more "
-                 "than 1,000 arguments are promised; pack the tensors into fewer, or set "
-                 "promised_outputs = false");
-  start.long_bytes = static_cast<std::uint16_t>(size);
-  joined_ = extra.bytes() + bytes;
+  if (size < Start::kCounted) {
+    start.long_bytes = static_cast<std::uint16_t>(size);
+  } else {
+    start.long_bytes = Start::kCounted;
+    append_size(size, joined_);
+  }
+  joined_ += extra.bytes();
+  joined_ += bytes;
   view_ = joined_;
 }
 
 SplitBody split_body(const d2d::ArrivedFrame& frame, const Start& start) {
-  const auto body = text_of(frame.body);
-  SMP_ASSERT(start.long_bytes <= body.size(), start.long_bytes, " of ", body.size(), " bytes");
-  return {ExtraReader(body.substr(0, start.long_bytes)), body.substr(start.long_bytes)};
+  auto body = text_of(frame.body);
+  std::uint64_t size = start.long_bytes;
+  if (size == Start::kCounted) size = take_size(body);
+  SMP_ASSERT(size <= body.size(), size, " of ", body.size(), " bytes");
+  return {ExtraReader(body.substr(0, size)), body.substr(size)};
 }
 
 }  // namespace smp::server::wire

@@ -78,8 +78,8 @@ class ExtraReader {
 /// The body of a frame as it is sent: `extra`, which is nearly always empty, in front of `bytes`.
 class Body {
  public:
-  /// Puts the two together and notes the size of `extra` in `start`. `bytes` must outlive this
-  /// object. @throws UnsupportedError  `extra` has more than 65,535 bytes.
+  /// Puts the two together and notes the size of `extra` in `start`; a size that has no room there
+  /// precedes it. `bytes` must outlive this object.
   Body(const ExtraWriter& extra, const std::string& bytes, Start& start);
   Body(const Body&) = delete;
   Body& operator=(const Body&) = delete;

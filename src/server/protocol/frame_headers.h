@@ -42,8 +42,11 @@ struct Start {
   RequestId request;
   std::int32_t microbatch = -1;
   Kind kind = Kind::kRankLeft;
-  std::uint8_t flags = 0;        ///< of Flag; each kind has its own
-  std::uint16_t long_bytes = 0;  ///< at the start of the body: what did not fit into the header
+  std::uint8_t flags = 0;  ///< of Flag; each kind has its own
+  /// At the start of the body: what did not fit into the header. kCounted: the body begins with its
+  /// size, 8 bytes, since it is too long for this field.
+  std::uint16_t long_bytes = 0;
+  static constexpr std::uint16_t kCounted = 0xffff;
 };
 static_assert(sizeof(Start) == 24);
 

@@ -27,8 +27,11 @@ ExecutionModes modes_of(const wire::ForwardHeader& header) {
 }
 
 constexpr std::size_t kAny = std::size_t{1} << 32;
-/// A bound on the numbers in a note, which has at most 65,535 bytes (wire::Body).
-constexpr std::size_t kMostNumbers = 1 << 16;
+
+/// Reads a count of things that have at least one number each in what is left of a note.
+std::size_t count_of(NumberReader& in) {
+  return in.index(in.rest().size() / sizeof(std::int64_t) + 1);
+}
 
 RequestId request_of(NumberReader& in) {
   const auto slot = static_cast<std::uint32_t>(in.index(kAny));
@@ -56,7 +59,7 @@ void take_promises(std::string_view text, ForwardRequest& message) {
   message.withhold_outputs = (flags & wire::kWithholdOutputs) != 0;
   message.row = static_cast<std::uint64_t>(in.get());
   message.place = static_cast<std::uint32_t>(in.index(kAny));
-  for (auto left = in.index(kMostNumbers); left > 0; --left) {
+  for (auto left = count_of(in); left > 0; --left) {
     auto& input = message.promised.emplace_back();
     input.index = static_cast<std::uint32_t>(in.index(kAny));
     input.source.owner = PpRank(static_cast<int>(in.index(kAny)));
@@ -64,7 +67,7 @@ void take_promises(std::string_view text, ForwardRequest& message) {
     input.source.output = static_cast<std::uint32_t>(in.index(kAny));
     input.ahead = in.index(2) == 1;
   }
-  for (auto left = in.index(kMostNumbers); left > 0; --left) {
+  for (auto left = count_of(in); left > 0; --left) {
     const auto output = static_cast<std::uint32_t>(in.index(kAny));
     const PpRank to(static_cast<int>(in.index(kAny)));
     message.ahead.push_back({output, to, times_of(in)});
@@ -154,7 +157,7 @@ void take_routes(std::string_view text, BackwardRequest& message) {
   for (auto& input : message.promised) {
     input.index = static_cast<std::uint32_t>(in.index(message.gradients.size()));
   }
-  for (auto left = in.index(kMostNumbers); left > 0; --left) {
+  for (auto left = count_of(in); left > 0; --left) {
     auto& route = message.routes.emplace_back();
     route.gradient = static_cast<std::uint32_t>(in.index(kAny));
     route.to = PpRank(static_cast<int>(in.index(kAny)));

@@ -13,8 +13,7 @@
 namespace smp::server {
 
 /// Sends one message of step `step`. Tensors leave without history. Safe in a poll.
-/// @throws what d2d::Channel::send throws; UnsupportedError if order key and flags of a request
-///         need more than 65,535 bytes.
+/// @throws what d2d::Channel::send throws.
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
                   const Message& message);
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "smp/tp/batch_primitives.h"
+#include "tp/group/batch_of_one.h"
 
 namespace smp::nn {
 namespace {
@@ -76,14 +77,15 @@ std::string DistributedEmbeddingImpl::obstacle(const torch::nn::EmbeddingImpl& o
 }
 
 at::Tensor DistributedEmbeddingImpl::forward(const at::Tensor& indices) {
-  SMP_REQUIRE(indices.dim() >= 1, "DistributedEmbedding: indices without dimensions; expected ",
-              "[batch, ..]");
-  SMP_REQUIRE(!at::isFloatingType(indices.scalar_type()), "DistributedEmbedding: indices of type ",
-              indices.scalar_type(), "; expected whole numbers (torch::kLong)");
-  const auto all = whole_batch_for_tp(indices);
-  const auto rows = at::embedding(weight, all, options.padding_idx().value_or(-1),
-                                  /*scale_grad_by_freq=*/false, options.sparse());
-  return batch_of_slices_for_tp(rows, -1);
+  const auto dtype = indices.scalar_type();
+  SMP_REQUIRE(dtype == at::kLong || dtype == at::kInt, "DistributedEmbedding: indices of type ",
+              dtype, "; expected torch::kLong or torch::kInt");
+  return tp::of_batch(indices, /*row_dims=*/0, [this](const at::Tensor& batch) {
+    const auto rows =
+        at::embedding(weight, whole_batch_for_tp(batch), options.padding_idx().value_or(-1),
+                      /*scale_grad_by_freq=*/false, options.sparse());
+    return batch_of_slices_for_tp(rows, -1);
+  });
 }
 
 void DistributedEmbeddingImpl::pretty_print(std::ostream& stream) const {

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "smp/tp/batch_primitives.h"
+#include "tp/group/batch_of_one.h"
 
 namespace smp::nn {
 
@@ -52,10 +53,12 @@ std::string DistributedLinearImpl::obstacle(const torch::nn::LinearImpl& origina
 }
 
 at::Tensor DistributedLinearImpl::forward(const at::Tensor& input) {
-  SMP_REQUIRE(input.dim() >= 2 && input.size(-1) == options.in_features(),
-              "DistributedLinear: input is ", input.sizes(), ", expected [batch, .., ",
-              options.in_features(), "]; check in_features, or add a dimension for the batch");
-  return split == LinearSplit::kOutputs ? join_outputs(input) : sum_of_inputs(input);
+  SMP_REQUIRE(input.dim() >= 1 && input.size(-1) == options.in_features(),
+              "DistributedLinear: input is ", input.sizes(), ", expected [.., ",
+              options.in_features(), "]; check in_features");
+  return tp::of_batch(input, /*row_dims=*/1, [this](const at::Tensor& batch) {
+    return split == LinearSplit::kOutputs ? join_outputs(batch) : sum_of_inputs(batch);
+  });
 }
 
 at::Tensor DistributedLinearImpl::sum_of_inputs(const at::Tensor& input) {

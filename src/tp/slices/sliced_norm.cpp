@@ -66,7 +66,7 @@ struct Applied : torch::autograd::Function<Applied> {
     return results;
   }
   static at::Tensor over_rows(const at::Tensor& values) {
-    return values.reshape({-1, values.size(-1)}).sum(0);
+    return values.dim() == 1 ? values : values.flatten(0, -2).sum(0);
   }
 };
 

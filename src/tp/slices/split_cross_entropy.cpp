@@ -17,11 +17,9 @@ constexpr const char* kName = "split_cross_entropy_for_tp";
 
 void require_labels(const at::Tensor& logits, const at::Tensor& labels, std::int64_t classes,
                     const at::Tensor& ignored) {
-  SMP_REQUIRE(logits.dim() >= 2 && labels.sizes() == logits.sizes().slice(0, logits.dim() - 1),
+  SMP_REQUIRE(logits.dim() >= 1 && labels.sizes() == logits.sizes().slice(0, logits.dim() - 1),
               kName, ": logits are ", logits.sizes(), " and labels ", labels.sizes(),
               "; expected [T*B, .., V/T] and [T*B, ..]");
-  SMP_REQUIRE(labels.scalar_type() == at::kLong, kName, ": labels of type ", labels.scalar_type(),
-              "; expected whole numbers (torch::kLong)");
   if (labels.is_meta()) return;  // a plan is made, there are no values
   const auto wrong = labels.masked_select(((labels < 0) | (labels >= classes)) & ~ignored);
   SMP_REQUIRE(wrong.numel() == 0, kName, ": label ", wrong[0].item<std::int64_t>(),
@@ -65,9 +63,14 @@ at::Tensor own_parts(const at::Tensor& logits, const at::Tensor& own_label, std:
 
 }  // namespace
 
-at::Tensor split_cross_entropy_for_tp(const at::Tensor& logits, const at::Tensor& labels,
+at::Tensor split_cross_entropy_for_tp(const at::Tensor& logits, const at::Tensor& given_labels,
                                       std::int64_t ignore_index,
                                       std::optional<std::int64_t> num_classes) {
+  const auto type = given_labels.scalar_type();
+  SMP_REQUIRE(type == at::kLong || type == at::kByte, kName, ": labels of type ", type,
+              "; expected torch::kLong or torch::kByte");
+  SMP_REQUIRE(logits.dim() > 0, kName, ": logits without dimensions; expected [T*B, .., V/T]");
+  const auto labels = given_labels.to(at::kLong);
   const auto& group = tp::TensorParallel::current();
   const auto own_classes = logits.size(-1);
   const auto all_classes = num_classes.value_or(own_classes * group.size());
@@ -76,6 +79,15 @@ at::Tensor split_cross_entropy_for_tp(const at::Tensor& logits, const at::Tensor
               " of num_classes");
   const auto ignored = labels == ignore_index;
   require_labels(logits, labels, all_classes, ignored);
+  if (logits.dim() == 1) {  // one row, which all ranks have
+    SMP_REQUIRE(group.same_batch() || group.size() == 1, kName, ": logits are ", logits.sizes(),
+                ", but ", group.size(),
+                " ranks with samples of their own have a row each; "
+                "expected [T*B, .., V/T]");
+    return split_cross_entropy_for_tp(logits.unsqueeze(0), labels.unsqueeze(0), ignore_index,
+                                      num_classes)
+        .squeeze(0);
+  }
   const auto first = group.rank() * own_classes;
   const auto real = std::clamp<std::int64_t>(all_classes - first, 0, own_classes);
   const auto parts = own_parts(logits, labels - first, real);

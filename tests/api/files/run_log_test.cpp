@@ -1,6 +1,8 @@
 // What a run leaves in its folder, with two ranks in one process.
 #include "smp/run_log.h"
 
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <torch/optim/sgd.h>
@@ -124,6 +126,11 @@ TEST_F(RunLogOfTwoRanks, HoldsNumbersPlanConfigurationAndPictures) {
   const auto run = base::parse_json(read("run.json"), "run.json");
   EXPECT_EQ(run["configuration"]["microbatches"]["value"], 2);
   EXPECT_EQ(run["configuration"]["microbatches"]["origin"], "Config in code");
+  ASSERT_EQ(run["computing"].size(), 1u) << "both ranks are of this process";
+  EXPECT_EQ(run["computing"][0]["ranks"], "ranks 0-1");
+  EXPECT_EQ(run["computing"][0]["threads"], at::get_num_threads());
+  EXPECT_THAT(run["computing"][0]["processor"].get<std::string>(),
+              HasSubstr(at::get_cpu_capability()));
 }
 
 TEST_F(RunLogOfTwoRanks, LetsTheRunGoOnWithoutAFolder) {

@@ -214,7 +214,7 @@ TEST(ReplicaSteps, NameTheReplicaThatHasFewerBatches) {
     }
   });
   EXPECT_THAT(text, AllOf(HasSubstr("rank 0: step 5 of this replica has none in another"),
-                          HasSubstr("waits for rank 2, but left after step 4"),
+                          HasSubstr("waits for rank 2, but rank 2 left after step 4"),
                           HasSubstr("the same number of batches")));
 }
 
@@ -318,6 +318,44 @@ void refuse_a_tensor_of_no_model(bool in_all_replicas) {
 TEST(ReplicaSteps, RefuseTensorsOfNoModel) {
   refuse_a_tensor_of_no_model(true);
   refuse_a_tensor_of_no_model(false);
+}
+
+TEST(ReplicaSteps, TheFirstReplicaMaySaveAlone) {
+  const auto path = std::filesystem::temp_directory_path() / "smp-first-replica.safetensors";
+  in_replicas([&] {
+    Trainer trainer;
+    for (int step = 0; step < 3; ++step) {
+      trainer.train(rows_of(dp_rank(), step));
+      for (int file = 0; file < 2; ++file) {
+        if (dp_rank() == 0) save_safetensors(trainer.model, path.string());
+      }
+    }
+    save_safetensors(trainer.model, path.string());
+  });
+  EXPECT_EQ(load_safetensors(path.string()).size(), 8u);
+  std::filesystem::remove(path);
+}
+
+TEST(ReplicaSteps, AnotherReplicaThatSavesAloneIsNamed) {
+  const auto text = error_in_replicas([] {
+    Trainer trainer;
+    trainer.train(rows_of(dp_rank()));
+    if (dp_rank() == 1) save_safetensors(trainer.model, "/no/such/folder/file");
+  });
+  EXPECT_THAT(text, AllOf(HasSubstr("the file of the first replica of WORLD {0, 1, 2, 3} waits for "
+                                    "rank 0, but rank 0 left after step 1"),
+                          HasSubstr("every rank of the group must call smp::save_safetensors")));
+}
+
+TEST(ReplicaSteps, AllReplicasLearnWhatASaveEndedBy) {
+  in_replicas([] {
+    Trainer trainer;
+    trainer.train(rows_of(dp_rank()));
+    EXPECT_THAT(refusal<ResourceError>(
+                    [&] { save_safetensors(trainer.model, "/no/such/folder/file"); }),
+                HasSubstr("cannot write /no/such/folder/file: "));
+    trainer.train(rows_of(dp_rank()));
+  });
 }
 
 TEST(ReplicaSteps, SaveOneFileFromTheFirstReplica) {

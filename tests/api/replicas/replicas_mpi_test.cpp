@@ -88,8 +88,9 @@ TEST(ReplicasOverMpi, NameOneThatHasFewerBatchesInsteadOfWaitingForIt) {
   const auto text = refusal<PeerLostError>([&] { train(batch); });
   if (pp_rank() > 0) return;  // hears it from its first stage
   EXPECT_THAT(text, testing::HasSubstr("rank 0: step 3 of this replica has none in another"));
-  EXPECT_THAT(text, testing::HasSubstr(base::concat("waits for rank ", group(Group::kDp)[1],
-                                                    ", but left after step 2")));
+  const auto other = group(Group::kDp)[1];
+  EXPECT_THAT(text, testing::HasSubstr(base::concat("waits for rank ", other, ", but rank ", other,
+                                                    " left after step 2")));
 }
 
 /// Of losses, gradients and final parameters of all steps.

@@ -93,6 +93,126 @@ TEST(CommunicatorFailure, NamesBothRootsWhenMembersDisagree) {
   EXPECT_GT(seen, 0);
 }
 
+TEST(CommunicatorFailure, NamesTheCallsOfTheProgram) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    SimulatedJob job(2, seed);
+    job.on_ranks({0, 1}, [&](int rank, Communicators& own) {
+      own.exchange_call(rank == 0 ? "smp::barrier" : "smp::save_safetensors");
+      const auto text_of_refusal = refusal<Error>([&] {
+        if (rank == 0) own.all().barrier();
+        if (rank == 1) own.all().all_gather(text(""), "names of tensors");
+      });
+      const std::string calls[] = {"smp::barrier", "smp::save_safetensors: names of tensors"};
+      EXPECT_THAT(text_of_refusal, HasSubstr("rank " + std::to_string(rank) + ": " + calls[rank] +
+                                             ", but rank " + std::to_string(1 - rank) + " calls " +
+                                             calls[1 - rank] + " at its place"));
+      own.exchange_call(nullptr);
+      own.announce_leaving("left");
+    });
+  }
+}
+
+/// Both wait for each other, each in a group of its own: neither can go on.
+TEST(CommunicatorFailure, NamesWhatAnotherRankWaitsInInstead) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    SimulatedJob job(3, seed);
+    job.on_ranks({0, 1, 2}, [&](int rank, Communicators& own) {
+      const auto some = rank == 2 ? own.all() : own.group(members({1, 0}));
+      fiber::Scheduler::instance().sleep_for(
+          static_cast<base::Nanoseconds>(seed * 7919 % 5) * rank * 10'000, kForTheTest);
+      own.exchange_call(rank == 1 ? "smp::all_gather" : "smp::barrier");
+      const auto said = refusal<Error>([&] {
+        if (rank == 1) {
+          some.all_gather(text(""), "smp::all_gather");
+        } else {
+          own.all().barrier();
+        }
+      });
+      if (rank == 0) {
+        EXPECT_THAT(said,
+                    AllOf(HasSubstr("rank 0: smp::barrier of ranks {0, 1, 2} waits for rank 1"),
+                          HasSubstr("but rank 1 calls smp::all_gather, which waits for this")));
+      } else if (rank == 1) {
+        EXPECT_THAT(said,
+                    AllOf(HasSubstr("rank 1: smp::all_gather of ranks {1, 0} waits for rank 0"),
+                          HasSubstr("but rank 0 calls smp::barrier, which waits for this")));
+      } else {
+        EXPECT_THAT(said, HasSubstr("; every rank of the group must call smp::barrier"));
+      }
+      own.announce_leaving("left after step 7");
+    });
+  }
+}
+
+/// Groups that overlap, and messages that overtake each other: nobody is wrong.
+TEST(CommunicatorFailure, WhoMakesTheSameCallsIsNeverRefused) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    SimulatedJob job(3, seed);
+    job.on_ranks({0, 1, 2}, [&](int rank, Communicators& own) {
+      own.exchange_call("smp::step");
+      const auto all = own.all();
+      for (int round = 0; round < 6; ++round) {
+        fiber::Scheduler::instance().sleep_for(
+            static_cast<base::Nanoseconds>((seed * 31 + static_cast<std::uint64_t>(round)) %
+                                           (static_cast<std::uint64_t>(rank) + 2)) *
+                10'000,
+            kForTheTest);
+        if (rank < 2) own.group(members({0, 1})).all_gather(text("x"), "of two");
+        all.broadcast({rank == 0 ? "late" : "", {at::ones({50'000})}}, GlobalRank(0));
+        all.barrier();
+        if (rank > 0) own.group(members({2, 1})).all_reduce(at::ones({round % 2 ? 2 : 9000}));
+        all.all_reduce(at::ones({round % 2 ? 2 : 9000}));
+      }
+      EXPECT_EQ(own.open_collectives(), 0u);
+    });
+  }
+}
+
+// ---- words that not everybody says ----
+
+TEST(CommunicatorFailure, AWordIsHeardByWhoeverAsksForIt) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    SimulatedJob job(3, seed);
+    job.on_ranks({0, 1, 2}, [&](int rank, Communicators& own) {
+      const auto lane = own.all().lane(77);
+      const std::vector<GlobalRank> others{GlobalRank(1), GlobalRank(2)};
+      const auto tell = [&](std::uint64_t number, const char* word) {
+        if (rank == 0) lane.tell(number, text(word), others, "a file");
+      };
+      const auto hear = [&](std::uint64_t number) {
+        return lane.hear(number, GlobalRank(0), "a file").bytes;
+      };
+      tell(8, "first");
+      tell(8, "second");
+      tell(16, "nobody asks for this");
+      tell(24, "last");
+      if (rank == 1) {
+        EXPECT_EQ(hear(8), "first");
+        EXPECT_EQ(hear(8), "second");
+      }
+      if (rank > 0) {
+        EXPECT_EQ(hear(24), "last");
+      }
+      own.all().barrier();
+      EXPECT_EQ(own.open_collectives(), 0u);
+    });
+  }
+}
+
+TEST(CommunicatorFailure, AWordThatNobodySaysEndsWithTheRankThatShould) {
+  SimulatedJob job(2);
+  job.on_ranks({0, 1}, [&](int rank, Communicators& own) {
+    if (rank == 0) return own.announce_leaving("left after step 3");
+    own.exchange_call("smp::save_safetensors");
+    EXPECT_THAT(refusal<PeerLostError>([&] {
+                  own.all().lane(77).hear(8, GlobalRank(0), "the file of the first replica");
+                }),
+                HasSubstr("rank 1: the file of the first replica of ranks {0, 1} waits for rank 0, "
+                          "but rank 0 left after step 3; every rank of the group must call "
+                          "smp::save_safetensors"));
+  });
+}
+
 TEST(CommunicatorFailure, RefusesGroupsThatCannotBe) {
   SimulatedJob job(3);
   const auto group = [&](const std::vector<int>& numbers) {
@@ -121,11 +241,11 @@ TEST(CommunicatorFailure, RefusesShapesThatCannotBeCut) {
 TEST(CommunicatorFailure, APeerThatLeftEndsTheWait) {
   SimulatedJob job(3);
   job.on_ranks({0, 1, 2}, [&](int rank, Communicators& own) {
-    if (rank == 2) return own.announce_leaving("it left after step 7");
+    if (rank == 2) return own.announce_leaving("left after step 7");
     const std::string answer = refusal<PeerLostError>([&] { own.all().barrier(); });
     EXPECT_THAT(answer,
                 AllOf(HasSubstr("rank " + std::to_string(rank) + ": a barrier of ranks {0, 1, 2}"),
-                      HasSubstr("rank 2, but it left after step 7")));
+                      HasSubstr("waits for rank 2, but rank 2 left after step 7")));
   });
 }
 
@@ -164,7 +284,7 @@ TEST(CommunicatorFailure, APeerThatLeftEndsCollectivesOfTensors) {
   SimulatedJob job(3);
   job.on_ranks({0, 1, 2}, [&](int rank, Communicators& own) {
     own.all().all_reduce(at::ones({9'000}));
-    if (rank == 2) return own.announce_leaving("it left");
+    if (rank == 2) return own.announce_leaving("left");
     for (const int collective : {0, 1, 2}) {
       EXPECT_THAT(refusal<PeerLostError>([&] {
                     const at::Tensor tensor = at::ones({9'000});
@@ -172,7 +292,7 @@ TEST(CommunicatorFailure, APeerThatLeftEndsCollectivesOfTensors) {
                     if (collective == 1) own.all().reduce_scatter(tensor);
                     if (collective == 2) own.all().all_gather(tensor);
                   }),
-                  HasSubstr("rank 2, but it left"));
+                  HasSubstr("rank 2, but rank 2 it left"));
     }
   });
   EXPECT_THAT(job.failures, testing::IsEmpty());

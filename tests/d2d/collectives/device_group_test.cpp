@@ -239,10 +239,10 @@ TEST(DeviceGroup, APeerThatLeftEndsTheWait) {
     fibers.push_back([&, rank] {
       auto& own = job.rank(rank);
       own.all().all_reduce(at::ones({9'000}));
-      if (rank == 2) return own.announce_leaving("it left");
+      if (rank == 2) return own.announce_leaving("left");
       for (std::uint64_t kind = 0; kind < 4; ++kind) {
         EXPECT_THAT(refusal<PeerLostError>([&] { one_call(own.all(), kind, at::ones({9'000})); }),
-                    HasSubstr("rank 2, but it left"));
+                    HasSubstr("rank 2, but rank 2 left"));
       }
     });
   }

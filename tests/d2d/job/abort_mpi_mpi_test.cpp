@@ -14,12 +14,14 @@ namespace smp::d2d {
 namespace {
 
 bool launcher_is_silent = false;
+bool launcher_tells_code = false;
 
 }  // namespace
 }  // namespace smp::d2d
 
 extern "C" int MPI_Abort(MPI_Comm communicator, int code) {
   while (smp::d2d::launcher_is_silent) ::pause();
+  if (smp::d2d::launcher_tells_code) ::_exit((code & 0xff) == 0 ? 0 : 42);  // as mpirun ends
   return PMPI_Abort(communicator, code);
 }
 
@@ -49,6 +51,22 @@ TEST(AbortMpi, EndsTheProcessWhoeverLaunchedIt) {
   EXPECT_EQ(over, child) << "it waited for its launcher";
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
   EXPECT_GE(clock.now() - start, 4 * base::kSecond) << "which it gives some time";
+}
+
+/// mpirun would end with 0, as if the job had succeeded.
+TEST(AbortMpi, NeverEndsAJobWithACodeOfSuccess) {
+  if (shared_mpi_session().rank() != GlobalRank(0)) return;
+  for (const int code : {0, 1, 255, 256, -256, 512}) {
+    const auto child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      launcher_tells_code = true;
+      abort_mpi(MPI_COMM_WORLD, code);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 42) << code << " gives " << status;
+  }
 }
 
 }  // namespace

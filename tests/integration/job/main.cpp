@@ -29,10 +29,23 @@
 //     integration_job doubles STEPS        trains, with parameters given to the optimizer twice
 //     integration_job full STEPS           trains, with a run log where no file of it has room
 //     integration_job log STEPS            trains, with a run log
+//     integration_job helper STEPS RANK [SECONDS]
+//                                          trains, while a child that RANK has forked sleeps
+//     integration_job worker STEPS RANK    trains; a child that RANK has forked returns from main
+//     integration_job exit_in_main CODE RANK
+//                                          RANK calls exit(CODE) before its second step; likewise
+//                                          quick_exit_in_main, vanish (_exit), terminate, abort
+//     integration_job return CODE RANK     RANK throws there; main() catches that and returns CODE
+//     integration_job outlive CODE RANK    the same, reports it, and the session ends after that
+//     integration_job flags MS RANK        main() refuses its flags before smp::init, RANK so late
+//     integration_job save STEPS RANK      RANK saves the model alone after STEPS steps
+//     integration_job save_early STEPS RANK   the same, and the others go on
+//     integration_job barriers STEPS RANK  RANK calls another collective than the others then
 //     integration_job plan FILE            writes the plan
 #include <mpi.h>
 #include <smp/smp.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <unistd.h>
@@ -147,6 +160,7 @@ struct Orders {
   double amount = 0;  // steps or seconds
   int rank = -1;
   int rows = 8;
+  double seconds = 1;  // that a helper sleeps
   bool are_mine() const { return smp::rank() == rank; }
 };
 
@@ -185,7 +199,8 @@ void say_when_a_loss_is_known() {
 
 bool only_trains(const std::string& action) {
   return prints_results(action) || action == "train" || action == "large" || action == "report" ||
-         action == "doubles" || action == "full" || action == "log" || action == "linger";
+         action == "doubles" || action == "full" || action == "log" || action == "linger" ||
+         action == "helper" || action == "worker" || action == "save" || action == "barriers";
 }
 
 /// In the second step, or before it.
@@ -196,7 +211,53 @@ void begin_mischief(const Orders& orders) {
     std::this_thread::sleep_for(std::chrono::duration<double>(orders.amount));
   }
   if (orders.action == "hoard") torch::empty({kTooMuch}, torch::kByte);
+  const auto code = static_cast<int>(orders.amount);
+  if (orders.action == "exit_in_main") std::exit(code);
+  if (orders.action == "quick_exit_in_main") std::quick_exit(code);
+  if (orders.action == "vanish") ::_exit(code);
+  if (orders.action == "terminate") std::terminate();
+  if (orders.action == "abort") std::abort();
+  if (orders.action == "return" || orders.action == "outlive") {
+    throw std::runtime_error("the disk is full");
+  }
   mischief = orders.action;
+}
+
+/// A child of this rank, as that of a program which reads its data in other processes.
+class Helper {
+ public:
+  explicit Helper(double seconds) : process_(::fork()) {
+    if (process_ > 0) return;
+    say("helper pid " + std::to_string(::getpid()));
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+    say("the helper is done");
+    std::exit(0);
+  }
+  /// In good order.
+  void wait() const {
+    int status = -1;
+    ::waitpid(process_, &status, 0);
+    say("the helper ended with status " + std::to_string(status));
+  }
+
+ private:
+  const pid_t process_;
+};
+
+void save_alone(const Orders& orders, const smp::DistributedModelBase& model) {
+  const auto file = std::filesystem::temp_directory_path() / "smp_integration_job.safetensors";
+  if (orders.are_mine()) smp::save_safetensors(model, file);
+}
+
+/// What ranks do after their steps that they should all do alike.
+void end_oddly(const Orders& orders, const smp::DistributedModelBase& model) {
+  if (orders.action == "save") save_alone(orders, model);
+  if (orders.action != "barriers") return;
+  if (orders.are_mine()) {
+    smp::all_gather(orders.rank, smp::Group::kPp);
+  } else {
+    smp::barrier();
+  }
 }
 
 int train(const Orders& orders) {
@@ -214,6 +275,9 @@ int train(const Orders& orders) {
   if (orders.action == "full" || orders.action == "log" || orders.action == "traffic") {
     log.emplace(orders.action, model, in_temporary_folder());
   }
+  std::optional<Helper> helper;
+  if (orders.action == "helper" && orders.are_mine()) helper.emplace(orders.seconds);
+  if (orders.action == "worker" && orders.are_mine() && ::fork() == 0) return 0;
   auto parameters = model.parameters();
   if (orders.action == "doubles") parameters.push_back(parameters.front());
   smp::DistributedOptimizer optimizer(model, torch::optim::SGD(parameters, 1e-3));
@@ -243,6 +307,7 @@ int train(const Orders& orders) {
     optimizer.zero_grad();
     const auto loss = run_step(number);
     optimizer.step();
+    if (orders.action == "save_early" && number == orders.amount) save_alone(orders, model);
     if (log) log->append({{"loss", loss.reduce_mean().item<double>()}});
     if (prints_results(orders.action)) losses.push_back(loss.reduce_mean().item<double>());
     if (smp::rank() == 0 && number <= kNamedSteps) {
@@ -252,6 +317,8 @@ int train(const Orders& orders) {
     if (orders.action == "leave") return 0;
     if (orders.action == "throw") throw std::runtime_error("the disk is full");
   }
+  end_oddly(orders, model);
+  if (helper) helper->wait();
   if (prints_results(orders.action)) say(smp::results(losses, model));
   if (log) log->finish();
   if (orders.action == "traffic" && smp::rank() == 0) say_traffic(*log);
@@ -260,8 +327,7 @@ int train(const Orders& orders) {
   return 0;
 }
 
-int run(int argc, char** argv) {
-  auto session = smp::init(argc, argv, {.microbatches = 4});
+int act(int argc, char** argv) {
   say("rank " + std::to_string(smp::rank()) + " pid " + std::to_string(::getpid()));
   Orders orders{argc > 1 ? argv[1] : "train", 3};
   if (orders.action == "plan") {
@@ -273,6 +339,7 @@ int run(int argc, char** argv) {
   if (argc > 2) orders.amount = std::stod(argv[2]);
   if (prints_results(orders.action) || orders.action == "large") orders.rows = 100'000;
   if (argc > 3) (prints_results(orders.action) ? orders.rows : orders.rank) = std::stoi(argv[3]);
+  if (argc > 4) orders.seconds = std::stod(argv[4]);
   if (orders.action != "catch") return train(orders);
   for (;;) {
     try {
@@ -283,10 +350,53 @@ int run(int argc, char** argv) {
   }
 }
 
+smp::Session start(int& argc, char** argv) { return smp::init(argc, argv, {.microbatches = 4}); }
+
+int run(int argc, char** argv) {
+  auto session = start(argc, argv);
+  return act(argc, argv);
+}
+
+/// As programs do that have a way of their own to say how they ended.
+int run_and_return(int argc, char** argv, int code) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception&) {
+    return code;
+  }
+}
+
+/// As samples do.
+int refuse_flags(int milliseconds, const std::string& late_rank) {
+  try {
+    const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+    if (rank != nullptr && late_rank == rank) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    }
+    throw std::invalid_argument("unknown argument '--stepz'");
+  } catch (const std::exception& error) {
+    smp::report_error(error);
+    return 1;
+  }
+}
+
+int outlive_an_error(int argc, char** argv, int code) {
+  auto session = start(argc, argv);
+  try {
+    return act(argc, argv);
+  } catch (const std::exception& error) {
+    smp::report_error(error);
+    return code;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string action = argc < 2 ? "" : argv[1];
+  if (action == "return") return run_and_return(argc, argv, std::stoi(argv[2]));
+  if (action == "flags") return refuse_flags(std::stoi(argv[2]), argv[3]);
+  if (action == "outlive") return outlive_an_error(argc, argv, std::stoi(argv[2]));
   if (action != "report" && action != "late") return run(argc, argv);
   try {
     return run(argc, argv);

@@ -280,6 +280,38 @@ TEST_F(RunFolder, WhoseConfigurationIsNoObjectIsNamed) {
               HasSubstr("runs/a/run.json: \"configuration\" must be an object"));
 }
 
+TEST_F(RunFolder, KeepsWithHowManyThreadsAndOnWhatProcessorsRanksComputed) {
+  auto described = description();
+  described.computing = {{"ranks 0-1, 3", 2, "AMD EPYC (AVX512)"}, {"rank 2", 1, "aarch64 (NEON)"}};
+  const auto text = description_to_json(described);
+  const auto read = description_from_json(text, "run.json");
+  EXPECT_EQ(description_to_json(read), text);
+  ASSERT_EQ(read.computing.size(), 2u);
+  EXPECT_EQ(read.computing[0].threads, 2);
+  EXPECT_EQ(read.computing[1].processor, "aarch64 (NEON)");
+  base::write_file(in(kRunFile), text);
+  base::write_file(in(kMetricsFile), metrics_line({{"step", 1}, {"loss", 5}}) + "\n");
+  draw_run(folder_);
+  const std::string told =
+      "ranks 0-1, 3 computed with 2 threads each on AMD EPYC (AVX512); rank 2 computed with 1 "
+      "thread "
+      "on aarch64 (NEON)";
+  EXPECT_THAT(base::read_file(in(kReportPage)), HasSubstr("LibTorch 2.13.0; " + told));
+  EXPECT_THAT(summarise_run(folder_, 200), HasSubstr(told));
+}
+
+TEST_F(RunFolder, OfAnOlderVersionSaysNothingOfThreads) {
+  const auto text = description_to_json(description());
+  EXPECT_THAT(text, Not(HasSubstr("computing")));
+  EXPECT_THAT(description_from_json(text, "run.json").computing, IsEmpty());
+  EXPECT_THAT(refusal<UsageError>([&] {
+                auto damaged = text;
+                damaged.insert(damaged.find('{') + 1, "\"computing\": 3,");
+                description_from_json(damaged, "runs/a/run.json");
+              }),
+              HasSubstr("runs/a/run.json: \"computing\" must be an array"));
+}
+
 TEST_F(RunFolder, DescriptionSurvivesItsFile) {
   const std::string text = description_to_json(description());
   EXPECT_EQ(description_to_json(description_from_json(text, "run.json")), text);

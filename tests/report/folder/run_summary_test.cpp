@@ -63,6 +63,12 @@ TEST(RunSummary, SaysWhichRunsDidNotEndWell) {
   EXPECT_THAT(run_summary(facts), HasSubstr("did not end as it should"));
 }
 
+TEST(RunSummary, TellsWithWhatRanksComputed) {
+  auto facts = small_run();
+  facts.computing = "ranks 0-1 computed with 2 threads each on AMD EPYC (AVX512)";
+  EXPECT_THAT(run_summary(facts), HasSubstr("4 steps\n" + facts.computing + "\nloss 6.5"));
+}
+
 TEST(RunSummary, LeavesOutWhatIsNotKnown) {
   EXPECT_EQ(run_summary({}), "");
   RunFacts facts;

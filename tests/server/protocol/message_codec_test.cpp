@@ -216,6 +216,59 @@ TEST_F(MessageCodecTest, PromisesOfARequest) {
   }
 }
 
+TEST_F(MessageCodecTest, AnyNumberOfArgumentsMayBePromised) {
+  for (const int count : {1'300, 1'400, 5'000, 70'000}) {
+    auto sent = request_with(3, 300);
+    for (int i = 0; i < count; ++i) {
+      const auto number = static_cast<std::uint32_t>(i);
+      sent.promised.push_back({number, {PpRank(3), {number, 1}, number}, i % 2 == 0});
+    }
+    sent.releases = {{70'000, 0xffffffffu}};
+    expect_equal(cross(sent), sent);
+    BackwardRequest backward;
+    backward.gradients.resize(static_cast<std::size_t>(count));
+    for (int i = 0; i < count; ++i) {
+      const auto number = static_cast<std::uint32_t>(i);
+      backward.promised.push_back({number});
+      backward.routes.push_back({number, PpRank(1), {number, 1}, number});
+    }
+    const auto got = cross(backward);
+    EXPECT_EQ(got.promised.size(), backward.promised.size());
+    ASSERT_EQ(got.routes.size(), backward.routes.size());
+    EXPECT_EQ(got.routes.back().index, backward.routes.back().index);
+  }
+}
+
+/// Around the length from which it is counted in the body.
+TEST_F(MessageCodecTest, WhatPrecedesABodyMayBeOfAnyLength) {
+  const std::size_t note = 5 * sizeof(std::uint64_t);  // the sizes of five notes
+  for (const std::size_t length : {65'533, 65'534, 65'535, 65'536, 65'537, 200'000}) {
+    ForwardRequest sent = request_with(2, 1);
+    sent.settings = {};
+    sent.forms = std::string(length - note, 'f');
+    expect_equal(cross(sent), sent);
+    ForwardResponse response;
+    response.forms = sent.forms;
+    response.result = {"bytes", {at::ones({2})}};
+    response.requires_grad.push_back(true);
+    const auto got = cross(response);
+    EXPECT_EQ(got.forms, response.forms);
+    EXPECT_EQ(got.result.bytes, "bytes");
+  }
+}
+
+TEST_F(MessageCodecTest, AnyNumberOfTensorsAndSettings) {
+  auto sent = request_with(70'000, 300);
+  sent.settings = {false, 9, std::string(70'000, 's')};
+  expect_equal(cross(sent), sent);
+  BackwardRequest backward;
+  backward.settings = Settings{false, 9, std::string(70'000, 's')};
+  EXPECT_EQ(cross(backward).settings, backward.settings);
+  ForwardResponse response;
+  response.settings = backward.settings;
+  EXPECT_EQ(cross(response).settings, response.settings);
+}
+
 TEST_F(MessageCodecTest, WhatIsSaidOfOutputsAlongWithARequest) {
   auto sent = request_with(1, 0);
   sent.releases = {{70'000, 0xffffffffu}, {3, 4}};

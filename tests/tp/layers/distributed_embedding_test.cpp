@@ -20,18 +20,29 @@ TEST(DistributedEmbedding, EqualsEmbedding) {
   for (const int size : {1, 2, 4}) {
     for (const bool sparse : {false, true}) {
       for (const auto padding : {std::optional<std::int64_t>(), {2}, {-1}}) {
-        for (const auto& shape : std::vector<std::vector<std::int64_t>>{{4}, {3, 5}, {2, 2, 3}}) {
+        for (const auto& shape :
+             std::vector<std::vector<std::int64_t>>{{}, {1}, {4}, {0}, {2, 0}, {3, 5}, {2, 2, 3}}) {
           auto options = torch::nn::EmbeddingOptions(7, 8).sparse(sparse);
           if (padding) options.padding_idx(*padding);
           SCOPED_TRACE(testing::Message() << at::IntArrayRef(shape) << (sparse ? " sparse" : "")
                                           << ", padding " << padding.value_or(99));
-          expect_as_plain([&] { return torch::nn::Embedding(options); },
-                          [&] { return nn::DistributedEmbedding(options); },
-                          whole_numbers(size, shape, 7), 1e-12);
+          auto indices = whole_numbers(size, shape, 7);
+          for (const auto dtype : {at::kLong, at::kInt}) {
+            for (auto& each : indices) each = each.to(dtype);
+            expect_as_plain([&] { return torch::nn::Embedding(options); },
+                            [&] { return nn::DistributedEmbedding(options); }, indices, 1e-12);
+          }
         }
       }
     }
   }
+}
+
+TEST(DistributedEmbedding, TakesIndicesThatAreNotContiguous) {
+  auto indices = whole_numbers(2, {3, 4}, 7);
+  for (auto& each : indices) each = each.t();
+  expect_as_plain([] { return torch::nn::Embedding(7, 8); },
+                  [] { return nn::DistributedEmbedding(7, 8); }, indices, 1e-12);
 }
 
 /// What rank 0 of 4 sends in forward and in backward.
@@ -97,7 +108,11 @@ TEST(DistributedEmbedding, RefusesWhatNeedsWholeRows) {
                 HasSubstr("scale_grad_by_freq"));
     nn::DistributedEmbedding table(4, 4);
     EXPECT_THAT(refusal<UsageError>([&] { table(at::ones({2})); }), HasSubstr("indices of type"));
-    EXPECT_THROW(table(at::scalar_tensor(1, at::kLong)), UsageError);
+    for (const auto dtype : {at::kShort, at::kByte, at::kBool}) {
+      EXPECT_THAT(refusal<UsageError>([&] { table(at::ones({2}, dtype)); }),
+                  HasSubstr("expected torch::kLong or torch::kInt"))
+          << "torch::nn::Embedding refuses " << dtype;
+    }
   });
 }
 

@@ -29,6 +29,46 @@ TEST(DistributedLayerNorm, EqualsLayerNorm) {
   }
 }
 
+TEST(DistributedLayerNorm, TakesWhatLayerNormTakes) {
+  using Shape = std::vector<std::int64_t>;
+  const std::vector<std::pair<Shape, std::vector<Shape>>> all{
+      {{8}, {{8}, {1, 8}, {0, 8}, {2, 0, 8}, {2, 3, 8}, {2, 1, 3, 8}}},
+      {{4, 6}, {{4, 6}, {0, 4, 6}, {2, 4, 6}, {3, 2, 4, 6}}},  // cut along 4
+      {{3, 4}, {{3, 4}, {2, 3, 4}}},                           // cut along the second
+      {{2, 4, 3}, {{2, 4, 3}, {5, 2, 4, 3}}},
+      {{0}, {{0}, {2, 0}}},
+  };
+  for (const int size : {1, 2, 4}) {
+    for (const auto& [normalized, inputs] : all) {
+      for (const bool affine : {false, true}) {
+        const auto options = torch::nn::LayerNormOptions(normalized).elementwise_affine(affine);
+        for (const auto& shape : inputs) {
+          SCOPED_TRACE(testing::Message() << at::IntArrayRef(normalized) << " of "
+                                          << at::IntArrayRef(shape) << ", " << size << " ranks");
+          expect_as_plain([&] { return torch::nn::LayerNorm(options); },
+                          [&] { return nn::DistributedLayerNorm(options); }, numbers(size, shape),
+                          1e-12);
+        }
+      }
+    }
+  }
+}
+
+TEST(DistributedLayerNorm, TakesTensorsThatAreNotContiguous) {
+  auto samples = numbers(2, {8, 3, 2});
+  for (auto& tensor : samples) tensor = tensor.permute({2, 1, 0});
+  expect_as_plain([] { return torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})); },
+                  [] { return nn::DistributedLayerNorm(8); }, samples, 1e-12);
+  expect_as_plain(
+      [] {
+        return torch::nn::LayerNorm(torch::nn::LayerNormOptions({3, 8}));
+      },
+      [] {
+        return nn::DistributedLayerNorm(torch::nn::LayerNormOptions({3, 8}));
+      },
+      samples, 1e-12);
+}
+
 /// Rows with a mean that is large against their deviation.
 std::vector<at::Tensor> far_from_zero(at::ScalarType dtype, double mean) {
   auto all = numbers(4, {6, 64});
@@ -120,16 +160,43 @@ TEST(DistributedLayerNorm, RefusesSizesThatDoNotFit) {
   d2d::SimulatedJob job(2);
   on_group(job, 2, [](int) {
     EXPECT_THAT(refusal<UsageError>([] { nn::DistributedLayerNorm(5); }),
-                AllOf(HasSubstr("size 5 for 2"), HasSubstr("choose a size")));
-    EXPECT_THAT(refusal<UnsupportedError>([] {
-                  nn::DistributedLayerNorm(torch::nn::LayerNormOptions({4, 4}));
+                AllOf(HasSubstr("[5] for 2"), HasSubstr("its size 5 cannot be divided by 2"),
+                      HasSubstr("choose a size")));
+    EXPECT_THAT(refusal<UsageError>([] {
+                  nn::DistributedLayerNorm(torch::nn::LayerNormOptions({3, 5}));
                 }),
-                HasSubstr("only the last can be sliced"));
+                HasSubstr("none of its dimensions [3, 5] can be divided by 2"));
     nn::DistributedLayerNorm layer(8);
     EXPECT_THAT(refusal<UsageError>([&] {
                   layer(at::ones({2, 4}));
                 }),
-                HasSubstr("input is [2, 4], expected [batch, .., 8]"));
+                HasSubstr("input is [2, 4], expected [.., 8]; check normalized_shape"));
+    EXPECT_THAT(refusal<UsageError>([&] { layer(at::ones({})); }), HasSubstr("input is [], "));
+    nn::DistributedLayerNorm wide(torch::nn::LayerNormOptions({4, 6}));
+    EXPECT_THAT(refusal<UsageError>([&] {
+                  wide(at::ones({2, 6, 4}));
+                }),
+                HasSubstr("input is [2, 6, 4], expected [.., 4, 6]"));
+  });
+}
+
+TEST(DistributedLayerNorm, RefusesTypesThatLibTorchRefuses) {
+  d2d::SimulatedJob job(2);
+  on_group(job, 2, [](int) {
+    nn::DistributedLayerNorm layer(8);
+    nn::DistributedLayerNorm plain(torch::nn::LayerNormOptions({8}).elementwise_affine(false));
+    EXPECT_THAT(refusal<UsageError>([&] {
+                  layer(at::ones({2, 8}, at::kDouble));
+                }),
+                HasSubstr("input of type Double, weight of type Float; convert one of them"));
+    for (auto* const each : {&layer, &plain}) {
+      EXPECT_THAT(refusal<UsageError>([&] {
+                    (*each)(at::ones({2, 8}, at::kLong));
+                  }),
+                  HasSubstr("input of type Long; expected floating-point numbers"));
+    }
+    EXPECT_EQ(layer(at::ones({2, 8}, at::kBFloat16)).scalar_type(), at::kBFloat16);
+    EXPECT_EQ(layer(at::ones({2, 8}, at::kHalf)).scalar_type(), at::kHalf);
   });
 }
 

@@ -20,7 +20,7 @@ TEST(DistributedLinear, EqualsLinear) {
   for (const int size : {1, 2, 4}) {
     for (const bool bias : {false, true}) {
       for (const auto& shape : std::vector<std::vector<std::int64_t>>{
-               {3, 8}, {1, 8}, {0, 8}, {2, 5, 8}, {2, 1, 3, 8}}) {
+               {8}, {3, 8}, {1, 8}, {0, 8}, {2, 0, 8}, {2, 5, 8}, {2, 1, 3, 8}}) {
         const auto options = torch::nn::LinearOptions(8, 5).bias(bias);
         SCOPED_TRACE(testing::Message() << at::IntArrayRef(shape) << (bias ? " with" : " without"));
         expect_as_plain([&] { return torch::nn::Linear(options); },
@@ -35,7 +35,7 @@ TEST(DistributedLinear, EqualsLinearIfOutputsAreSplit) {
   for (const int size : {1, 2, 4}) {
     for (const bool bias : {false, true}) {
       for (const auto& shape : std::vector<std::vector<std::int64_t>>{
-               {3, 5}, {1, 5}, {0, 5}, {2, 3, 5}, {2, 1, 3, 5}}) {
+               {5}, {3, 5}, {1, 5}, {0, 5}, {2, 0, 5}, {2, 3, 5}, {2, 1, 3, 5}}) {
         const auto options = torch::nn::LinearOptions(5, 8).bias(bias);
         SCOPED_TRACE(testing::Message() << at::IntArrayRef(shape) << (bias ? " with" : " without"));
         expect_as_plain([&] { return torch::nn::Linear(options); },
@@ -44,6 +44,19 @@ TEST(DistributedLinear, EqualsLinearIfOutputsAreSplit) {
       }
     }
   }
+}
+
+TEST(DistributedLinear, TakesTensorsThatAreNotContiguous) {
+  auto samples = numbers(2, {8, 3, 2});
+  for (auto& tensor : samples) tensor = tensor.permute({2, 1, 0});
+  for (const auto split : {nn::LinearSplit::kInputs, nn::LinearSplit::kOutputs}) {
+    expect_as_plain([] { return torch::nn::Linear(8, 4); },
+                    [&] { return nn::DistributedLinear(8, 4, split); }, samples, 1e-12);
+  }
+  auto every_other = numbers(2, {16});
+  for (auto& tensor : every_other) tensor = tensor.slice(0, 0, std::nullopt, 2);
+  expect_as_plain([] { return torch::nn::Linear(8, 4); },
+                  [] { return nn::DistributedLinear(8, 4); }, every_other, 1e-12);
 }
 
 /// Bytes that rank 0 of 4 sends in forward and in backward.
@@ -92,12 +105,14 @@ TEST(DistributedLinear, RefusesSizesThatDoNotFit) {
     EXPECT_THAT(refusal<UsageError>([] { nn::DistributedLinear(8, 6, nn::LinearSplit::kOutputs); }),
                 AllOf(HasSubstr("'weight', shape [6, 8]"), HasSubstr("dimension 0 for 4")));
     nn::DistributedLinear layer(8, 3);
-    EXPECT_THAT(refusal<UsageError>([&] {
-                  layer(at::ones({2, 4}));
-                }),
-                AllOf(HasSubstr("input is [2, 4], expected [batch, .., 8]"),
-                      HasSubstr("check in_features")));
-    EXPECT_THROW(layer(at::ones({8})), UsageError) << "no batch";
+    EXPECT_THAT(
+        refusal<UsageError>([&] {
+          layer(at::ones({2, 4}));
+        }),
+        AllOf(HasSubstr("input is [2, 4], expected [.., 8]"), HasSubstr("check in_features")));
+    EXPECT_THAT(refusal<UsageError>([&] { layer(at::ones({})); }), HasSubstr("input is [], "));
+    EXPECT_THAT(refusal<UsageError>([&] { layer(at::ones({4})); }), HasSubstr("input is [4], "));
+    EXPECT_THROW(layer(at::ones({2, 8}, at::kLong)), c10::Error) << "as torch::nn::Linear does";
   });
 }
 

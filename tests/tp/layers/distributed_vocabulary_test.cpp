@@ -32,8 +32,8 @@ struct PlainTableImpl : torch::nn::Module {
   at::Tensor scores(const at::Tensor& hidden) { return torch::linear(hidden, table->weight); }
   at::Tensor losses(const at::Tensor& hidden, const at::Tensor& labels) {
     const auto options = torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone);
-    return torch::nn::functional::cross_entropy(scores(hidden).flatten(0, -2), labels.view(-1),
-                                                options)
+    return torch::nn::functional::cross_entropy(scores(hidden).view({-1, table->weight.size(0)}),
+                                                labels.view(-1), options)
         .view(labels.sizes());
   }
   torch::nn::Embedding table;
@@ -78,7 +78,8 @@ TEST(DistributedVocabulary, EqualsOneTableForBoth) {
   for (const int size : {1, 2, 4}) {
     for (const std::int64_t tokens : {12, 13, 5}) {
       for (const auto use : {Use::kRead, Use::kScores, Use::kLosses, Use::kAll}) {
-        for (const auto& rows : std::vector<std::vector<std::int64_t>>{{4}, {2, 5}}) {
+        for (const auto& rows :
+             std::vector<std::vector<std::int64_t>>{{}, {0}, {4}, {2, 0}, {2, 5}}) {
           const auto deviation = rows.size() == 1 ? std::optional<double>(0.3) : std::nullopt;
           SCOPED_TRACE(testing::Message() << "use " << static_cast<int>(use)
                                           << at::IntArrayRef(rows) << ", " << tokens << " tokens");
@@ -93,6 +94,15 @@ TEST(DistributedVocabulary, EqualsOneTableForBoth) {
       }
     }
   }
+}
+
+TEST(DistributedVocabulary, TakesTokensOf32Bits) {
+  auto tokens = whole_numbers(2, {2, 5}, kTokens);
+  for (auto& each : tokens) each = each.to(at::kInt);
+  expect_as_plain(
+      [] { return std::make_shared<UsedImpl<PlainTableImpl>>(Use::kRead, kTokens, std::nullopt); },
+      [] { return std::make_shared<UsedImpl<SlicedTableImpl>>(Use::kRead, kTokens, std::nullopt); },
+      tokens, 1e-12);
 }
 
 TEST(DistributedVocabulary, SendsWhatTheFormulaSays) {
@@ -139,7 +149,9 @@ TEST(DistributedVocabulary, RefusesWhatDoesNotFit) {
     EXPECT_THAT(refusal<UsageError>([&] {
                   table->scores(at::zeros({2, 3}));
                 }),
-                HasSubstr("scores of [2, 3], expected [batch, .., 4]"));
+                HasSubstr("scores of [2, 3], expected [.., 4]"));
+    EXPECT_THAT(refusal<UsageError>([&] { table->scores(at::zeros({})); }),
+                HasSubstr("scores of [], expected [.., 4]"));
     EXPECT_THAT(refusal<UsageError>([&] {
                   table->losses(at::zeros({2, 4}), at::zeros({3}));
                 }),

@@ -156,6 +156,40 @@ TEST(SplitCrossEntropy, TakesClassesWhoseScoreIsMinusInfinity) {
   }
 }
 
+/// As torch::cross_entropy takes them: [V] with a label of no dimensions.
+TEST(SplitCrossEntropy, TakesOneRowThatAllRanksHave) {
+  for (const int size : {1, 2}) {
+    for (const std::int64_t label : {0, 6, -100}) {
+      auto logits = numbers(1, {kClasses})[0].requires_grad_();
+      const auto labels = at::scalar_tensor(label, at::kLong);
+      const auto loss = at::cross_entropy_loss(logits, labels, {}, at::Reduction::None);
+      loss.backward();
+      d2d::SimulatedJob job(size, 4);
+      on_group(
+          job, size,
+          [&](int rank) {
+            const auto place = static_cast<std::size_t>(rank);
+            auto own = logits.detach().chunk(size, -1)[place].clone().requires_grad_();
+            const auto ours = split_cross_entropy_for_tp(own, labels);
+            expect_near(ours.detach(), loss.detach(), 1e-12, "loss");
+            backward(ours, at::ones_like(ours));
+            expect_near(own.grad(), logits.grad().chunk(size, -1)[place], 1e-12, "gradient");
+          },
+          Batches::kPrescaled);
+    }
+  }
+}
+
+TEST(SplitCrossEntropy, TakesLabelsOfBytes) {
+  d2d::SimulatedJob job(2);
+  on_group(job, 2, [](int rank) {
+    const auto logits = numbers(2, {4, 3})[static_cast<std::size_t>(rank)];
+    const auto labels = at::tensor({0, 5, 3, 2}, at::kLong);
+    expect_near(split_cross_entropy_for_tp(logits, labels.to(at::kByte)),
+                split_cross_entropy_for_tp(logits, labels), 0, "losses");
+  });
+}
+
 TEST(SplitCrossEntropy, SendsTwoNumbersARow) {
   const int size = 4;
   const Case all(size, {6}, 1);
@@ -183,6 +217,14 @@ TEST(SplitCrossEntropy, RefusesWhatDoesNotBelongTogether) {
     EXPECT_THAT(refused(at::zeros({3}, at::kLong)),
                 AllOf(HasSubstr("logits are [4, 3] and labels [3]"), HasSubstr("[T*B, ..]")));
     EXPECT_THAT(refused(at::zeros({4})), HasSubstr("labels of type"));
+    EXPECT_THAT(refused(at::zeros({4}, at::kInt)),
+                HasSubstr("labels of type Int; expected torch::kLong or torch::kByte"));
+    EXPECT_THAT(refusal<UsageError>(
+                    [] { split_cross_entropy_for_tp(at::zeros({3}), at::zeros({}, at::kLong)); }),
+                HasSubstr("logits are [3], but 2 ranks with samples of their own have a row each"));
+    EXPECT_THAT(refusal<UsageError>(
+                    [] { split_cross_entropy_for_tp(at::zeros({}), at::zeros({}, at::kLong)); }),
+                HasSubstr("logits without dimensions"));
     EXPECT_THAT(refused(at::full({4}, 6, at::kLong)),
                 HasSubstr("label 6 is none of the 6 classes, and not ignore_index"));
     EXPECT_THAT(refused(at::full({4}, -100, at::kLong), -1), HasSubstr("label -100"));

@@ -318,7 +318,7 @@ TEST(PrescaledSteps, NameARankOfTheGroupThatHasFewerBatches) {
     for (const bool learns : {false, true}) {
       EXPECT_THAT(told_without_the_other(prescaled, learns),
                   AllOf(HasSubstr("rank 0: step 3 of this replica has none in another"),
-                        HasSubstr("waits for rank 1, but left after step 2"),
+                        HasSubstr("waits for rank 1, but rank 1 left after step 2"),
                         HasSubstr("the same number of batches")));
     }
   }

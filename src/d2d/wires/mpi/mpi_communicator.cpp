@@ -110,8 +110,8 @@ void abort_mpi(MPI_Comm communicator, int exit_code) noexcept {
   ::alarm(kSecondsForTheLauncher);
   std::fflush(stdout);
   std::fflush(stderr);
-  MPI_Abort(communicator, exit_code);
-  std::_Exit(exit_code);  // MPI_Abort may return
+  MPI_Abort(communicator, as_failure(exit_code));
+  std::_Exit(as_failure(exit_code));  // MPI_Abort may return
 }
 
 void end_job_at_exit() noexcept {

@@ -76,8 +76,13 @@ class MpiMeeting {
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
-/// Calls MPI_Abort and ends this process, after 5 s even if the launcher does not answer: one that
-/// is stopped, or cannot be reached, would hold the process for ever.
+/// Returns `exit_code` if a launcher takes it for a failure, else 1: mpirun reads the lowest byte,
+/// so that 0 and 256 would end a job that was aborted as if it had succeeded.
+constexpr int as_failure(int exit_code) noexcept { return (exit_code & 0xff) == 0 ? 1 : exit_code; }
+
+/// Calls MPI_Abort, never with a code of success, and ends this process, after 5 s even if the
+/// launcher does not answer: one that is stopped, or cannot be reached, would hold the process for
+/// ever.
 [[noreturn]] void abort_mpi(MPI_Comm communicator, int exit_code) noexcept;
 
 /// Ends the whole job once this process exits: not at once, so that the exception that is unwinding
