@@ -23,14 +23,16 @@ class DistributedModule;
 class SessionState;
 class StateDict;
 struct LoadResult;
+struct ComingStep;
+struct PlannedModel;
 struct SessionParts;
 struct StepPreview;
 
 /// The part of DistributedModel that does not depend on the type of the model.
 ///
-/// Every rank builds the same model, with the same seed. Before the first step (or in place()) each
-/// module gets a pp_rank; then every rank keeps the parameters it owns and frees the others.
-/// Threads: the rank's. The session must outlive it.
+/// Every rank builds the same model, with the same seed. Before the first step that uses it (or in
+/// place()) each module gets a pp_rank; then every rank keeps the parameters it owns and frees the
+/// others. Threads: the rank's. The session must outlive it.
 class SMP_API DistributedModelBase {
  public:
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -123,13 +125,13 @@ class SMP_API DistributedModelBase {
   LoadResult load_state_dict(const StateDict& dict, bool strict = true);
 
   /// Places `module_path` and everything below it on stage `pp_rank`, unless placed more
-  /// specifically. Call it before the first step, alike on every rank. Path and stage are checked
-  /// when the model is placed.
+  /// specifically. Call it before the first step that uses the model, alike on every rank. Path and
+  /// stage are checked when the model is placed.
   /// @throws UsageError  the model is placed already.
   void set_partition(const std::string& module_path, int pp_rank);
-  /// Decides the placement now instead of at the first step. All ranks call it, outside of steps.
-  /// Without that step's body it is not known what each module costs, so modules are counted
-  /// instead.
+  /// Decides the placement now instead of at the first step that uses the model. Without that
+  /// step's body it is not known what each module costs and keeps, so modules are counted instead.
+  /// Every rank calls it.
   void place();
   /// True once the model is placed.
   bool partitioned() const noexcept;
@@ -163,14 +165,16 @@ class SMP_API DistributedModelBase {
   void check_callable() const;
 
  private:
-  friend void prepare_models(const SessionParts& session, const StepPreview* preview);
+  friend void prepare_models(const SessionParts& session, const ComingStep& step);
   friend void refuse_written_weights(const SessionParts& session, int microbatch);
   friend void take_buffers_of_first(const SessionParts& session);
   friend const std::string& simulation_of(const DistributedModelBase& model);
   friend void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio);
   void require_placed() const;
   static void place(const SessionParts& session, const std::vector<DistributedModelBase*>& models,
-                    const StepPreview* preview);
+                    const StepPreview* preview, bool may_wait);
+  void carry_out(const SessionParts& session, PlannedModel&& planned);
+  bool wait_for_place();
   static void refuse_two_owners(const SessionState& state, const DistributedModelBase& model,
                                 const PartitionPlan& plan);
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
@@ -107,6 +108,14 @@ void forget_values(const std::vector<at::Tensor>& tensors) {
     if (auto* own = torch::autograd::impl::get_autograd_meta(tensor))
       own->grad_accumulator_.reset();
   }
+}
+
+void give_shape_only(const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  const auto options = at::TensorOptions(tensor.scalar_type()).device(at::kMeta);
+  const auto meta = at::empty_strided(tensor.sizes(), tensor.strides(), options);
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(meta.getIntrusivePtr());
+  if (auto* own = torch::autograd::impl::get_autograd_meta(tensor)) own->grad_accumulator_.reset();
 }
 
 void Materialiser::announce(const std::string& path, const at::Tensor& tensor) {

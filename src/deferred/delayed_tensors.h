@@ -70,6 +70,10 @@ bool is_delayed(const torch::nn::Module& model);
 /// on.
 void forget_values(const std::vector<at::Tensor>& tensors);
 
+/// Makes `tensor`, which has no memory, a meta tensor of its shape and strides, in place. Meant for
+/// a forked process, in which no values are to be had.
+void give_shape_only(const at::Tensor& tensor);
+
 /// Gives delayed tensors their values, in place. Threads: the one that built them.
 class Materialiser {
  public:

@@ -129,6 +129,7 @@ struct Trace {
   std::vector<SharedTensor> shared;
   std::vector<StateChange> state;          ///< by module, each once
   std::vector<AssumedValue> assumed = {};  ///< by module, each once
+  bool used = false;  ///< the body called a module of the model, or read a tensor of it
   /// The types of autograd nodes that do not tell what they keep, so activations lack it. Each
   /// once, with the first model of a run.
   std::vector<std::string> silent_nodes = {};

@@ -81,6 +81,7 @@ void put(Out& out, const simulate::Trace& trace) {
     out.put_text(change.what);
   }
   out.put_all(trace.assumed);
+  out.put(trace.used);
   out.put(trace.silent_nodes.size());
   for (const auto& name : trace.silent_nodes) out.put_text(name);
   out.put(trace.source);
@@ -122,6 +123,7 @@ simulate::Trace get(In& in) {
     change.what = in.get_text();
   }
   trace.assumed = in.get_all<simulate::AssumedValue>();
+  trace.used = in.get<bool>();
   for (auto left = in.get<std::size_t>(); left > 0; --left) {
     trace.silent_nodes.push_back(in.get_text());
   }

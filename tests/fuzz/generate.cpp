@@ -83,6 +83,7 @@ class Generator {
     // Drawn last: programs of earlier seeds stay what they were but for that.
     if (draw("loss of a module", .3)) program_.body.loss_rank = dice_.below(program_.ranks);
     mode();
+    replicas();
     return std::move(program_);
   }
 
@@ -119,6 +120,18 @@ class Generator {
     p.static_mode = true;
     p.fast_mode = is_fast;
     p.steps = 8;
+  }
+
+  /// What programs of earlier seeds have not.
+  void replicas() {
+    auto& p = program_;
+    const bool several = draw("replicas", .25);
+    const bool later = draw("second model later", .5);
+    if (several && p.ranks <= 3) p.replicas = 2;
+    if (later && p.body.models == 2 && p.steps > 1) {
+      p.body.second_from = dice_.between(1, p.steps - 1);
+      p.body.backward_of_other = false;
+    }
   }
 
   int add_module(int parent, int depth, const std::string& path) {

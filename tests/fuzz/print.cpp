@@ -47,7 +47,8 @@ class Printer {
  private:
   void settings() {
     const auto& p = program_;
-    out_ << "// seed " << p.seed << ": " << p.ranks << " ranks, " << p.microbatches
+    out_ << "// seed " << p.seed << ": " << p.ranks << " ranks, "
+         << (p.replicas > 1 ? "twice on the same samples, " : "") << p.microbatches
          << " microbatches of " << p.rows << " rows, " << p.steps << " steps, " << p.schedule
          << ", delay " << p.mean_delay << ", "
          << (p.planner ? (p.trial ? "planner with a trial run" : "planner that counts")
@@ -235,6 +236,7 @@ class Printer {
     const auto& body = program_.body;
     out_ << "body: " << body.models << " model" << (body.models == 2 ? "s" : "")
          << (body.models == 2 && body.chained ? ", the second on the first's output" : "")
+         << (body.second_from > 0 ? " from step " + std::to_string(body.second_from) + " on" : "")
          << (body.models == 2 && body.backward_of_other ? ", backward() of the second" : "") << ", "
          << body.backwards << " loss" << (body.backwards > 1 ? "es" : "")
          << (body.as_list ? " in one backward({...})" : "")
@@ -284,7 +286,9 @@ std::set<std::string> features(const Program& program) {
   note(program.evaluates, "evaluates");
   note(program.static_mode, "static mode");
   note(program.fast_mode, "fast mode");
+  note(program.replicas > 1, "replicas");
   note(body.models == 2, "two models");
+  note(body.second_from > 0, "second model later");
   note(body.backwards > 1, "several backwards");
   note(body.as_list, "backward of a list");
   note(body.gradient, "backward with a gradient");

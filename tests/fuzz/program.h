@@ -81,6 +81,7 @@ struct Module {
 /// What the step's body does with the models.
 struct Body {
   int models = 1;           ///< all of the same description, with other weights
+  int second_from = 0;      ///< the step from which the second is used
   bool chained = false;     ///< the second gets the first's output
   int backwards = 1;        ///< each of another loss; all but the last keep the graph
   bool as_list = false;     ///< all losses in one backward()
@@ -97,6 +98,7 @@ struct Program {
   std::vector<Module> modules;  ///< parents before children; 0 is the root
   Body body;
   int ranks = 2, microbatches = 2, steps = 2, rows = 4;
+  int replicas = 1;                      ///< pipelines of `ranks` stages, all on the same samples
   std::string schedule = "interleaved";  ///< the key pipeline
   bool planner = false;                  ///< the library decides about what is not pinned
   bool trial = true;                     ///< the planner runs the body once

@@ -76,7 +76,7 @@ void note_scale(int step, const Tensor& scale, Trace& trace) {
       gradient.defined() ? gradient.clone() : Tensor();
 }
 
-Values call_models(const Program& program, const Machine& machine, const Batch& batch) {
+Values call_models(const Program& program, int step, const Machine& machine, const Batch& batch) {
   const auto& body = program.body;
   Values outputs;
   try {
@@ -86,7 +86,7 @@ Values call_models(const Program& program, const Machine& machine, const Batch& 
     if (!body.catches || !thrown_by_node(error)) throw;
     outputs = {batch.x};
   }
-  if (body.models == 2) {
+  if (body.models == 2 && (body.second_from == 0 || step >= body.second_from)) {
     const auto more = machine.call(1, body.chained ? outputs[0] : batch.x, batch.x, batch.tokens);
     outputs.insert(outputs.end(), more.begin(), more.end());
   }
@@ -112,9 +112,10 @@ void run_backward(const Body& body, const Machine& machine, const Values& output
 }
 
 /// Returns the sum of all losses.
-Tensor run_body(const Program& program, const Machine& machine, const Batch& batch, bool training) {
+Tensor run_body(const Program& program, int step, const Machine& machine, const Batch& batch) {
   const auto& body = program.body;
-  const auto outputs = call_models(program, machine, batch);
+  const bool training = step >= 0;
+  const auto outputs = call_models(program, step, machine, batch);
   std::vector<Tensor> losses;
   for (int i = 0; i < body.backwards; ++i) losses.push_back(machine.loss(outputs, i));
   // A promise has no value yet, and shall not need one before its backward.
@@ -171,7 +172,7 @@ class Reference {
       weight_ = static_cast<double>(x[index].size(0)) / program_.rows;
       // Microbatches of a step have no history in common, as views of one tensor would.
       const Batch own{x[index].clone(), tokens[index]};
-      mean += weight_ * run_body(program_, machine(), own, training);
+      mean += weight_ * run_body(program_, step, machine(), own);
       buffer += weight_ * models_[0]->root()->average;
     }
     note(step, mean, buffer, trace);
@@ -273,6 +274,7 @@ class Rank {
 
   void run_step(int step) {
     const bool training = step >= 0;
+    step_ = step;
     for (auto& model : wrapped_) model->train(training);
     for (auto& optimizer : optimizers_) optimizer->zero_grad();
     if (loss_) loss_->zero_grad();
@@ -286,8 +288,8 @@ class Rank {
     for (auto& optimizer : optimizers_) optimizer->step();
   }
 
-  std::tuple<Tensor, Tensor> body(const Tensor& x, const Tensor& tokens, bool training) {
-    auto total = run_body(program_, machine(), {x, tokens}, training);
+  std::tuple<Tensor, Tensor> body(const Tensor& x, const Tensor& tokens) {
+    auto total = run_body(program_, step_, machine(), {x, tokens});
     const bool buffer = program_.body.returns_buffer;
     return {total, buffer ? models_[0]->root()->average : torch::zeros({kWidth})};
   }
@@ -318,7 +320,7 @@ class Rank {
     trace_.values[prefix + "loss"] = loss;
     if (program_.body.returns_buffer) trace_.values[prefix + "buffer output"] = buffer;
     if (step < 0) return;
-    if (loss_ && rank() == program_.body.loss_rank) {
+    if (loss_ && pp_rank() == program_.body.loss_rank) {
       note_scale(step, loss_->local_parameters().at(0), trace_);
     }
     for (std::size_t i = 0; i < wrapped_.size(); ++i) {
@@ -353,15 +355,16 @@ class Rank {
 
   const Program& program_;
   Trace trace_;
+  int step_ = 0;  // that runs
   std::vector<std::unique_ptr<Model>> models_;
   std::vector<std::unique_ptr<Distributed>> wrapped_;
   std::optional<DistributedModel<LossModel>> loss_;
   std::vector<std::unique_ptr<DistributedOptimizer<torch::optim::SGD>>> optimizers_;
   using Function = std::function<std::tuple<Tensor, Tensor>(Tensor, Tensor)>;
   Step<Function> train_ =
-      smp::step(Function([this](Tensor x, Tensor tokens) { return body(x, tokens, true); }));
+      smp::step(Function([this](Tensor x, Tensor tokens) { return body(x, tokens); }));
   Step<Function> evaluate_ =
-      smp::step(Function([this](Tensor x, Tensor tokens) { return body(x, tokens, false); }));
+      smp::step(Function([this](Tensor x, Tensor tokens) { return body(x, tokens); }));
 };
 
 }  // namespace
@@ -370,6 +373,7 @@ Trace run_reference(const Program& program) { return Reference(program).run(); }
 
 std::vector<Trace> run_ranks(const Program& program) {
   Config config;
+  config.pipeline_parallel_degree = program.ranks;
   config.microbatches = program.microbatches;
   config.pipeline = program.schedule;
   config.plan_cache = "off";
@@ -379,13 +383,13 @@ std::vector<Trace> run_ranks(const Program& program) {
   config.skip_tracing = !program.trial;
   config.auto_partition = program.planner;
   if (!program.planner) config.default_partition = 0;
-  std::vector<Trace> traces(static_cast<std::size_t>(program.ranks));
+  const int ranks = program.ranks * program.replicas;
+  std::vector<Trace> traces(static_cast<std::size_t>(ranks));
   LocalRun run;
   run.seed = program.seed;
   run.mean_delay = program.mean_delay;
   run_local(
-      program.ranks, [&] { traces[static_cast<std::size_t>(rank())] = Rank(program).run(); },
-      config, run);
+      ranks, [&] { traces[static_cast<std::size_t>(rank())] = Rank(program).run(); }, config, run);
   return traces;
 }
 

@@ -98,6 +98,8 @@ void change_settings(std::vector<Change>& changes) {
   changes.push_back(setting(&Program::planner, false));
   changes.push_back(setting(&Program::trial, false));
   changes.push_back(setting(&Program::schedule, std::string("simple")));
+  changes.push_back(setting(&Program::replicas, 1));
+  changes.push_back(of_body(&Body::second_from, 0));
   changes.push_back(of_body(&Body::models, 1));
   changes.push_back(of_body(&Body::backwards, 1));
   changes.push_back(of_body(&Body::as_list, false));

@@ -13,11 +13,22 @@
 #include "module/path_below.h"
 
 namespace smp {
-namespace {
 
-server::KeptState state_of(const PartitionPlan::Row& row) {
+server::KeptState kept_state(const PartitionPlan::Row& row) {
   if (row.state == "shared") return server::KeptState::kShared;
   return row.state == "ordered" ? server::KeptState::kOrdered : server::KeptState::kNone;
+}
+
+namespace {
+
+/// What another model's plan has said of a module stays true.
+server::KeptState kept_state(const server::ModuleTable& known, const RoutedBase& module,
+                             const PartitionPlan::Row& row) {
+  const auto kept = kept_state(row);
+  const server::ModuleId number{module.smp_place.index};
+  if (kept != server::KeptState::kNone || number.value < 0) return kept;
+  const bool ordered = known.find(number) == &module && known.at(number).in_order;
+  return ordered ? server::KeptState::kOrdered : kept;
 }
 
 void place_modules(Rank& rank, const ModelDescription& description, const PartitionPlan& plan) {
@@ -26,12 +37,12 @@ void place_modules(Rank& rank, const ModelDescription& description, const Partit
   for (std::size_t i = 0; i < description.modules.size(); ++i) {
     auto* module = description.routed[i];
     // What is not routed runs with the body, where others may read what it keeps.
-    if (module == nullptr && state_of(plan.rows()[i]) != server::KeptState::kNone)
+    if (module == nullptr && kept_state(plan.rows()[i]) != server::KeptState::kNone)
       rank.server().modules().note_state();
     if (module == nullptr) continue;
+    state.push_back(kept_state(rank.server().modules(), *module, plan.rows()[i]));
     module->smp_place = {-1, PpRank(plan.rows()[i].pp_rank), description.tree.nodes[i].path};
     placed.push_back(module);
-    state.push_back(state_of(plan.rows()[i]));
   }
   auto& modules = rank.server().modules();
   modules.attach_model(placed, state);

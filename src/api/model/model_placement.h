@@ -10,12 +10,16 @@
 
 #include "api/model/describe_model.h"
 #include "server/modules/foreign_parameters.h"
+#include "server/modules/module_table.h"
 #include "smp/plan.h"
 #include "smp/rank.h"
 
 namespace smp {
 
 class Rank;
+
+/// Returns what a plan says that a module keeps.
+[[nodiscard]] server::KeptState kept_state(const PartitionPlan::Row& row);
 
 /// Knows which stage owns which parameter and buffer of one placed model. Threads: the rank's.
 class ModelPlacement {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <typeinfo>
 
 namespace smp {
 
@@ -9,9 +10,19 @@ class DistributedModelBase;
 struct SessionParts;
 struct StepPreview;
 
-/// Places models that are not placed yet, and looks at the weights as they are before the step.
-/// @param preview  of the step that is about to begin; nullptr where there is none to trace
-void prepare_models(const SessionParts& session, const StepPreview* preview);
+/// The step that is about to begin.
+struct ComingStep {
+  const StepPreview* preview = nullptr;  ///< on pp_rank 0; nullptr where there is none to trace
+  const std::type_info* body = nullptr;  ///< StepBody::target_type(), on every rank
+  bool grad = true;                      ///< the caller's grad mode
+  bool together = true;                  ///< all replicas begin it
+};
+
+/// Places models that are not placed yet and that the step uses, and looks at the weights as they
+/// are before the step. With the first step all are placed but those that its trial run has nothing
+/// to do with: these wait for a step whose own trial run does, so that what their modules keep is
+/// known.
+void prepare_models(const SessionParts& session, const ComingStep& step);
 
 /// After the body of `microbatch`. @throws UsageError  code in it wrote parameters.
 void refuse_written_weights(const SessionParts& session, int microbatch);

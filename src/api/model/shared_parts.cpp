@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "api/model/model_placement.h"
 #include "smp/distributed_model.h"
 
 namespace smp {
@@ -26,12 +27,15 @@ bool overlap(const std::unordered_set<const void*>& a, const std::unordered_set<
 
 }  // namespace
 
-std::vector<RoutedBase*> common_modules(const ModelDescription& gone,
-                                        const ModelDescription& living) {
+CommonModules common_modules(const ModelDescription& gone, const ModelDescription& living,
+                             const PartitionPlan& plan) {
   const std::unordered_set<const RoutedBase*> before(gone.routed.begin(), gone.routed.end());
-  std::vector<RoutedBase*> common;
-  for (auto* module : living.routed) {
-    if (module != nullptr && before.count(module) != 0) common.push_back(module);
+  CommonModules common;
+  for (std::size_t i = 0; i < living.routed.size(); ++i) {
+    auto* const module = living.routed[i];
+    if (module == nullptr || before.count(module) == 0) continue;
+    common.modules.push_back(module);
+    common.state.push_back(kept_state(plan.rows()[i]));
   }
   return common;
 }

@@ -4,14 +4,22 @@
 #include <vector>
 
 #include "api/model/describe_model.h"
+#include "server/modules/module_table.h"
+#include "smp/plan.h"
 
 namespace smp {
 
 class DistributedModelBase;
 
-/// Returns the routed modules of `living` that were also part of `gone`, which may have ended.
-std::vector<RoutedBase*> common_modules(const ModelDescription& gone,
-                                        const ModelDescription& living);
+/// Routed modules of a model, and what its plan says that they keep.
+struct CommonModules {
+  std::vector<RoutedBase*> modules;
+  std::vector<server::KeptState> state;
+};
+/// Returns the routed modules of `living`, which is placed by `plan`, that were also part of
+/// `gone`, which may have ended.
+CommonModules common_modules(const ModelDescription& gone, const ModelDescription& living,
+                             const PartitionPlan& plan);
 
 /// Takes out of `models`, and returns, the first one and all that share neither modules nor
 /// parameters with those before them.

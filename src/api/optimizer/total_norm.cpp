@@ -253,13 +253,16 @@ at::Tensor total_of_stages(const Share& own, const char* caller) {
   return norms.empty() ? at::Tensor() : total_of(norms, own.passed.norm_type);
 }
 
-/// Checks that all models are placed; before that every rank has all parameters.
-void require_placed(const char* caller) {
+/// Checks that the models of `parameters` are placed; before that every rank has all of them.
+void require_placed(const std::vector<at::Tensor>& parameters, const char* caller) {
   const auto* state = SessionState::find_current();
   if (state == nullptr) return;
-  for (const auto* model : state->models()) {
-    SMP_REQUIRE(model->partitioned(), caller,
-                " before a model was placed; call it after the first step, or after its place()");
+  const PlacedParameters models(*state);
+  for (const auto& parameter : parameters) {
+    if (!parameter.defined() || !models.known(parameter)) continue;
+    SMP_REQUIRE(models.placed(parameter) || models.foreign(parameter), caller,
+                " before a model was placed; call it after the first step that uses the model, or "
+                "after its place()");
   }
 }
 
@@ -281,7 +284,7 @@ at::Tensor total_norm_of_values(const std::vector<at::Tensor>& parameters,
                                 const NormOptions& options) {
   const PublicCall call(options.caller);
   refuse_in_step(options.caller);
-  require_placed(options.caller);
+  require_placed(parameters, options.caller);
   const at::NoGradGuard no_grad;
   auto own = own_share(parameters, options, value_of);
   own.problem = problem_of_replicas(own, parameters, /*gradients=*/false);

@@ -1,6 +1,8 @@
 // api/planning/planning.cpp: the ranks agree on what is to be planned, then on the plans.
 #include "api/planning/planning.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "api/model/rank_agreement.h"
@@ -40,11 +42,12 @@ void require_equal_models(const Rank& rank, const std::vector<ModelToPlan>& mode
 
 constexpr const char* kStateKnown = "state known";
 
-/// Returns two texts for each model: its plan, then whether what it keeps is known.
+/// Returns two texts for each model: its plan, empty if it has none, then whether what it keeps is
+/// known.
 std::vector<std::string> texts_of(const std::vector<PlannedModel>& models) {
   std::vector<std::string> texts;
   for (const auto& model : models) {
-    texts.push_back(model.plan.to_json());
+    texts.push_back(model.used ? model.plan.to_json() : std::string());
     texts.emplace_back(model.state_known ? kStateKnown : "");
   }
   return texts;
@@ -54,23 +57,28 @@ std::vector<std::string> texts_of(const std::vector<PlannedModel>& models) {
 
 std::vector<PlannedModel> make_plans(Rank& rank, SharedWarnings& warnings,
                                      const std::vector<ModelToPlan>& models,
-                                     const StepPreview* preview) {
+                                     const StepPreview* preview, bool may_wait) {
   require_equal_models(rank, models);
   warnings.meet(rank.groups().training_ranks());
   const auto machine = job_machine(rank);
   std::vector<PlannedModel> made(models.size());  // keeps the simulation
   const auto texts = decided_by_first_rank(rank, [&] {
-    made = RankPlanner(rank, models, preview, machine).plans();
+    made = RankPlanner(rank, models, preview, machine, may_wait).plans();
     return texts_of(made);
   });
   SMP_ASSERT(texts.size() == 2 * models.size());
   for (std::size_t i = 0; i < models.size(); ++i) {
+    made[i].used = !texts[2 * i].empty();
+    if (!made[i].used) continue;
     made[i].plan = PartitionPlan::from_json(texts[2 * i], "the plan of rank 0");
     made[i].state_known = rank.is_first_stage() && texts[2 * i + 1] == kStateKnown;
     partitioning::check_plan(made[i].plan, models[i].description->tree, machine.stages,
                              "the plan of rank 0");
   }
-  warn_of_too_little_memory(rank, made);
+  std::vector<PlannedModel> used;
+  std::copy_if(made.begin(), made.end(), std::back_inserter(used),
+               [](const auto& model) { return model.used; });
+  warn_of_too_little_memory(rank, used);
   return made;
 }
 

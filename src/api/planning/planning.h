@@ -28,6 +28,9 @@ struct PlannedModel {
   std::string simulation;
   /// True if a trial run showed which modules keep state; on pp_rank 0 of every replica.
   bool state_known = false;
+  /// False if the body has nothing to do with the model: it has no plan, and waits for a step that
+  /// uses it. What its modules keep is not known before.
+  bool used = true;
 };
 
 /// Every rank calls it. pp_rank 0 of the first replica reads the plans (plan_file), finds them in
@@ -35,11 +38,12 @@ struct PlannedModel {
 /// @param warnings  of this rank, which all print before
 /// @param preview  the step that needs the plans, on pp_rank 0: its body is traced. nullptr:
 ///                 modules are counted.
+/// @param may_wait  whether models that the body does not use are left without a plan
 /// @throws UsageError     on every rank: models or pins differ between ranks; or what
 ///                        partitioning::make_plan and check_plan refuse.
 /// @throws ResourceError  as partitioning::make_plan, on every rank.
 [[nodiscard]] std::vector<PlannedModel> make_plans(Rank& rank, SharedWarnings& warnings,
                                                    const std::vector<ModelToPlan>& models,
-                                                   const StepPreview* preview);
+                                                   const StepPreview* preview, bool may_wait);
 
 }  // namespace smp

@@ -99,12 +99,14 @@ std::string simulated_timeline(const partitioning::ModuleTree& tree,
 }  // namespace
 
 RankPlanner::RankPlanner(Rank& rank, const std::vector<ModelToPlan>& models,
-                         const StepPreview* preview, const simulate::Machine& machine)
+                         const StepPreview* preview, const simulate::Machine& machine,
+                         bool may_wait)
     : rank_(rank),
       config_(rank.config()),
       models_(models),
       preview_(preview),
       machine_(machine),
+      may_wait_(may_wait),
       cache_(config_.plan_cache) {}
 
 std::vector<PlannedModel> RankPlanner::plans() {
@@ -120,8 +122,14 @@ std::vector<PlannedModel> RankPlanner::plans() {
   // Whatever places the modules: which of them keep state decides what placement and order are
   // right.
   const bool trace = unknown && preview_ != nullptr && !config_.skip_tracing;
-  const auto traces = trace ? traces_of_all(all) : std::vector<simulate::Trace>(all.size());
+  auto found = trace ? traces_of_all(all) : std::nullopt;
+  const bool traced = found.has_value();
+  const auto traces = traced ? *std::move(found) : std::vector<simulate::Trace>(all.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
+    if (traced && !plans[i] && waits(all[i], traces[i])) {
+      plans[i].emplace().used = false;
+      continue;
+    }
     const auto state = partitioning::all_state(tree_of(all[i].model), traces[i].state);
     one_at_a_time_ |= std::any_of(state.begin(), state.end(), [](const auto& change) {
       return change.kind == simulate::StateKind::kShared;
@@ -182,13 +190,20 @@ bool RankPlanner::is_worth_a_trace(const Job& job) const {
                                                 [](const auto& pin) { return pin.path.empty(); });
 }
 
-std::vector<simulate::Trace> RankPlanner::traces_of_all(const std::vector<Job>& jobs) {
+std::optional<std::vector<simulate::Trace>> RankPlanner::traces_of_all(
+    const std::vector<Job>& jobs) {
   std::vector<const ModelDescription*> descriptions;
   descriptions.reserve(jobs.size());
   for (const Job& job : jobs) descriptions.push_back(job.model.description);
   const bool costs_wanted = std::any_of(jobs.begin(), jobs.end(),
                                         [this](const Job& job) { return is_worth_a_trace(job); });
   return trace_models(rank_, descriptions, *preview_, machine_.sharers, costs_wanted);
+}
+
+/// True if nothing is known of a model but that the body does not use it, and there is a choice
+/// where its modules go.
+bool RankPlanner::waits(const Job& job, const simulate::Trace& trace) const {
+  return may_wait_ && !trace.used && tree_of(job.model).can_be_cut();
 }
 
 /// Makes the plans that are not known yet. A model that does not fit in its part of the memory gets
@@ -200,7 +215,7 @@ std::vector<PlannedModel> RankPlanner::make_all(std::vector<Job>& jobs,
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     try {
       if (!known[i]) known[i] = make(jobs[i], traces[i]);
-      if (jobs.size() == 1 || fits(*known[i])) continue;
+      if (jobs.size() == 1 || !known[i]->used || fits(*known[i])) continue;
       known[i].reset();
     } catch (const ResourceError&) {
       if (jobs.size() == 1) throw;

@@ -18,8 +18,9 @@ namespace smp {
 /// Makes the plans of a session's models on pp_rank 0. It refers to its arguments.
 class RankPlanner {
  public:
+  /// @param may_wait  as make_plans
   RankPlanner(Rank& rank, const std::vector<ModelToPlan>& models, const StepPreview* preview,
-              const simulate::Machine& machine);
+              const simulate::Machine& machine, bool may_wait);
 
   /// Returns a plan for each model. The step's body runs once if some plan is not in the cache. A
   /// plan file is a set of pins, for all modules or for some. Several models share the memory of
@@ -42,7 +43,8 @@ class RankPlanner {
 
   // What is made.
   bool is_worth_a_trace(const Job& job) const;
-  std::vector<simulate::Trace> traces_of_all(const std::vector<Job>& jobs);
+  std::optional<std::vector<simulate::Trace>> traces_of_all(const std::vector<Job>& jobs);
+  bool waits(const Job& job, const simulate::Trace& trace) const;
   std::vector<PlannedModel> make_all(std::vector<Job>& jobs,
                                      std::vector<std::optional<PlannedModel>> known,
                                      const std::vector<simulate::Trace>& traces);
@@ -56,6 +58,7 @@ class RankPlanner {
   const std::vector<ModelToPlan>& models_;
   const StepPreview* preview_;
   const simulate::Machine& machine_;
+  const bool may_wait_;
   bool one_at_a_time_ = false;  // microbatches, since some model of the session keeps shared state
   partitioning::PlanCache cache_;
 };

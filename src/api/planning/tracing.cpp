@@ -20,6 +20,7 @@
 #include "base/machine/device.h"
 #include "base/random.h"
 #include "deferred/delayed_tensors.h"
+#include "partition/model/kept_state.h"
 #include "server/protocol/exception_text.h"
 #include "server/step/step_engine.h"
 #include "smp/step.h"
@@ -71,35 +72,25 @@ class Attempts final : public server::StepEngine {
     results_.insert(results_.end(), roots.begin(), roots.end());
   }
 
-  /// Runs the step in a copy of the process, so that nothing of the user's sees the trial.
-  std::optional<Traces> run(bool grad) {
-    const auto child = in_child_process([&] { return run_here(grad); }, most_seconds());
-    if (!child.answer) {
-      fault_ = base::concat("its trial process ", child.fault);
-      how_ = "";
-      return std::nullopt;
+  /// Runs it with gradients, else as the step would, and without values with each answer that code
+  /// may get which asks for one. A count is rarely 0, and an index may be.
+  std::optional<Traces> run_any(bool grad) {
+    std::optional<Traces> traces;
+    for (const double value : {1.0, 0.0}) {
+      assume(value);
+      traces = run(true);
+      if (!traces && !grad) traces = run(false);
+      if (traces || !meta_) break;
     }
-    const std::string_view answer = *child.answer;
-    if (!answer.empty() && answer[0] == kTraced) {
-      return partitioning::traces_from_bytes(answer.substr(1));
-    }
-    const auto path = answer.find('\0');
-    SMP_ASSERT(path != std::string_view::npos, "an answer of ", answer.size(), " bytes");
-    failed_module_ = answer.substr(1, path - 1);
-    fault_ = answer.substr(path + 1);
-    how_ = " threw";
-    return std::nullopt;
+    return traces;
   }
-
-  bool meta() const noexcept { return meta_; }
-  /// Sets the value for whoever asks for one where there are only shapes.
-  void assume(double value) {
-    assumed_ = [this, value, count = 0]() mutable {
-      SMP_REQUIRE_AS(UnsupportedError, ++count < kMostQuestions, "values were asked for ",
-                     kMostQuestions, " times, and ", value, " was always the answer");
-      tracer_.note_assumed(value);
-      return value;
-    };
+  /// What is asked is which models the body uses, and nothing else.
+  void look_only() noexcept { looks_only_ = true; }
+  /// Goes on with shapes alone, if the body may have needed values that are on other ranks.
+  /// @return whether it does
+  bool go_on_without_values() {
+    if (meta_ || rank_.server().foreign().all().empty()) return false;
+    return meta_ = without_values_ = true;
   }
 
   /// Warns if modules cannot be timed because there are no values.
@@ -139,7 +130,9 @@ class Attempts final : public server::StepEngine {
               first_sentence(fault_),
               meta_ ? base::concat(
                           "\n    (",
-                          on_device_ ? "it computes on a device" : "its initialisation is delayed",
+                          on_device_        ? "it computes on a device"
+                          : without_values_ ? "models that were placed before have values elsewhere"
+                                            : "its initialisation is delayed",
                           ", so the attempt has shapes but no values; item() and conditions on "
                           "tensors were given 1, then 0)")
                     : std::string(),
@@ -152,6 +145,36 @@ class Attempts final : public server::StepEngine {
   static constexpr char kTraced = 'T';
   static constexpr char kFailed = 'F';
 
+  /// Runs the step in a copy of the process, so that nothing of the user's sees the trial.
+  std::optional<Traces> run(bool grad) {
+    const auto child = in_child_process([&] { return run_here(grad); }, most_seconds());
+    if (!child.answer) {
+      fault_ = base::concat("its trial process ", child.fault);
+      how_ = "";
+      return std::nullopt;
+    }
+    const std::string_view answer = *child.answer;
+    if (!answer.empty() && answer[0] == kTraced) {
+      return partitioning::traces_from_bytes(answer.substr(1));
+    }
+    const auto path = answer.find('\0');
+    SMP_ASSERT(path != std::string_view::npos, "an answer of ", answer.size(), " bytes");
+    failed_module_ = answer.substr(1, path - 1);
+    fault_ = answer.substr(path + 1);
+    how_ = " threw";
+    return std::nullopt;
+  }
+
+  /// Sets the value for whoever asks for one where there are only shapes.
+  void assume(double value) {
+    assumed_ = [this, value, count = 0]() mutable {
+      SMP_REQUIRE_AS(UnsupportedError, ++count < kMostQuestions, "values were asked for ",
+                     kMostQuestions, " times, and ", value, " was always the answer");
+      tracer_.note_assumed(value);
+      return value;
+    };
+  }
+
   /// Returns the limit of a trial run in seconds, since other ranks wait for the plan meanwhile.
   double most_seconds() const {
     const double limit = rank_.config().abort_seconds;
@@ -162,9 +185,13 @@ class Attempts final : public server::StepEngine {
   std::string run_here(bool grad) {
     try {
       if (on_device_) forget_device();
+      if (without_values_) forget_foreign();
       const int repeats = meta_ ? 0 : rank_.config().trace_repeats;
       std::vector<std::string> first;
       Results last;
+      if (looks_only_) {
+        return kTraced + partitioning::traces_to_bytes(tracer_.run(bodies(grad, first, last), 0));
+      }
       auto traces = tracer_.run_and_watch_state(bodies(grad, first, last), repeats);
       // The trial draws the same random numbers each time.
       if (!meta_ && may_hide_state(traces) && first != bytes_of(last)) {
@@ -174,11 +201,39 @@ class Attempts final : public server::StepEngine {
             {0, StateKind::kShared,
              "writes something that is no member: its results differ when it runs again"});
       }
-      if (!meta_) note_readers(traces, grad);
+      note_readers(traces, grad);
+      if (is_evaluation()) note_state_of_training(traces, grad);
       return kTraced + partitioning::traces_to_bytes(traces);
     } catch (...) {
       return kFailed + tracer_.failed_module() + '\0' + server::text_of(std::current_exception());
     }
+  }
+
+  /// Parts of a model may be in evaluation mode for good.
+  bool is_evaluation() const {
+    return std::any_of(models_.begin(), models_.end(),
+                       [](const auto* model) { return !model->modules.front()->is_training(); });
+  }
+
+  /// Adds what modules keep in training, which may come later. A body that cannot run so tells
+  /// nothing.
+  void note_state_of_training(Traces& traces, bool grad) {
+    for (const auto* model : models_) model->modules.front()->train();
+    try {
+      std::vector<std::string> first;
+      Results last;
+      auto training = tracer_.run_and_watch_state(bodies(grad, first, last), 0);
+      note_readers(training, grad);
+      for (std::size_t m = 0; m < traces.size(); ++m) {
+        partitioning::add_state(traces[m].state, training[m].state);
+      }
+    } catch (const std::exception&) {
+    }
+  }
+
+  /// What lives on other ranks has a shape, and no values.
+  void forget_foreign() const {
+    for (const auto& tensor : rank_.server().foreign().all()) deferred::give_shape_only(tensor);
   }
 
   /// Forgets values on the device and its generator, because a copy of the process must not even
@@ -283,9 +338,9 @@ class Attempts final : public server::StepEngine {
     const at::DisableRecordFunctionGuard unwatched;  // this is no reading of the body's
     std::string bytes;
     for (const auto& tensor : tensors) {
-      const bool readable = tensor.defined() && tensor.layout() == at::kStrided && !meta_;
+      const bool readable = tensor.defined() && tensor.layout() == at::kStrided;
       bytes += readable ? base::concat(tensor.sizes(), tensor.scalar_type()) : std::string("none");
-      if (!readable || tensor.numel() == 0) continue;
+      if (!readable || meta_ || tensor.numel() == 0) continue;
       const auto values = tensor.detach().cpu().contiguous();
       bytes.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
     }
@@ -338,6 +393,8 @@ class Attempts final : public server::StepEngine {
   const std::vector<const ModelDescription*>& models_;
   bool on_device_;  // which a copy of the process cannot use
   bool meta_;       // there are no values to compute with
+  bool looks_only_ = false;
+  bool without_values_ = false;  // because some are on other ranks
   std::function<double()> assumed_;
   partitioning::Tracer tracer_;
   int microbatch_ = 0;               // that runs
@@ -350,23 +407,29 @@ class Attempts final : public server::StepEngine {
 }  // namespace
 
 /// An evaluation is traced with gradients too: the plan is for training.
-Traces trace_models(Rank& rank, const std::vector<const ModelDescription*>& models,
-                    const StepPreview& preview, const simulate::Machine::Sharers& sharers,
-                    bool costs_wanted) {
+std::optional<Traces> trace_models(Rank& rank, const std::vector<const ModelDescription*>& models,
+                                   const StepPreview& preview,
+                                   const simulate::Machine::Sharers& sharers, bool costs_wanted) {
   Attempts attempts(rank, models, preview, sharers);
-  std::optional<Traces> traces;
-  // A count is rarely 0, and an index may be.
-  for (const double value : {1.0, 0.0}) {
-    attempts.assume(value);
-    traces = attempts.run(true);
-    if (!traces && !preview.grad) traces = attempts.run(false);
-    if (traces || !attempts.meta()) break;
-  }
+  auto traces = attempts.run_any(preview.grad);
+  if (!traces && attempts.go_on_without_values()) traces = attempts.run_any(preview.grad);
   if (costs_wanted) attempts.warn_of_clock();
   if (traces && costs_wanted) attempts.warn_of(*traces);
-  if (traces) return *std::move(traces);
-  if (costs_wanted) attempts.warn();
-  return Traces(models.size());
+  if (!traces && costs_wanted) attempts.warn();
+  return traces;
+}
+
+std::string used_models(Rank& rank, const std::vector<const ModelDescription*>& models,
+                        const StepPreview& preview) {
+  Attempts attempts(rank, models, preview, {});
+  attempts.look_only();
+  auto traces = attempts.run_any(preview.grad);
+  if (!traces && attempts.go_on_without_values()) traces = attempts.run_any(preview.grad);
+  std::string used(models.size(), '\1');
+  for (std::size_t m = 0; traces && m < used.size(); ++m) {
+    if (!(*traces)[m].used) used[m] = '\0';
+  }
+  return used;
 }
 
 bool is_tracing() noexcept {

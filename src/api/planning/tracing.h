@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 #include <typeinfo>
 #include <vector>
 
@@ -36,14 +38,18 @@ struct StepPreview {
   int traced = 1;  ///< how many of them, the first ones, are looked at
 };
 
-/// One trace a model. If the body cannot be run before placement a warning says why, and the traces
-/// are empty: without a call.
+/// One trace a model. If the body cannot be run before placement a warning says why, and there are
+/// none. Models that were placed before take part: by their shapes, where the body needs values
+/// that are on other ranks.
 /// @param sharers  what collectives of distributed modules take
 /// @param costs_wanted  else only what modules keep is, and a failure is no warning
-std::vector<simulate::Trace> trace_models(Rank& rank,
-                                          const std::vector<const ModelDescription*>& models,
-                                          const StepPreview& preview,
-                                          const simulate::Machine::Sharers& sharers,
-                                          bool costs_wanted);
+std::optional<std::vector<simulate::Trace>> trace_models(
+    Rank& rank, const std::vector<const ModelDescription*>& models, const StepPreview& preview,
+    const simulate::Machine::Sharers& sharers, bool costs_wanted);
+
+/// Runs the body once more in advance, for a look at which of `models` it uses: a character for
+/// each, '\1' if it does. All count as used if the body cannot be run.
+std::string used_models(Rank& rank, const std::vector<const ModelDescription*>& models,
+                        const StepPreview& preview);
 
 }  // namespace smp

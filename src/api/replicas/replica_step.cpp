@@ -25,6 +25,7 @@ struct Ending {
   std::string failure;
   std::uint8_t type = 0;  // of the failure: what it is caught by
   ReplicaGradients::Reports gradients;
+  ReplicaWrites::Report shortened;
 };
 
 std::string name_of(const d2d::Communicator& replicas, std::size_t replica) {
@@ -71,7 +72,7 @@ double ReplicaStep::agree(Batch own, const std::string& loss) const {
   const auto replicas = members();
   for (std::size_t i = 0; i < batches.size(); ++i) {
     if (batches[i].problem.empty() || static_cast<int>(i) == replicas.rank()) continue;
-    throw_failure(rank_, replicas, i, " cannot run this step", {batches[i].problem, 0, {}});
+    throw_failure(rank_, replicas, i, " cannot run this step", {batches[i].problem, 0, {}, {}});
   }
   require_same_steps(batches);
   require_same_facts(batches);
@@ -191,8 +192,14 @@ struct ReplicaStep::EndOfStep {
   ReplicaGradients& gradients;
 };
 
+/// Steps without gradients, in which replicas do not meet, may have shortened rows of tables.
 void ReplicaStep::begin() const {
-  if (shared_ && learns_) replicas_.gradients().begin_step(replicas_.shared_steps());
+  if (!shared_ || !learns_) return;
+  auto& writes = replicas_.writes();
+  if (writes.any_tables()) {
+    writes.agree(gather_values(members(), writes.report(), "rows that max_norm has shortened"));
+  }
+  replicas_.gradients().begin_step(replicas_.shared_steps());
 }
 
 void ReplicaStep::finish() const {
@@ -200,16 +207,23 @@ void ReplicaStep::finish() const {
   const EndOfStep end{replicas_.gradients()};
   const auto replicas = members();
   Ending own;
-  if (learns_) own.gradients = replicas_.gradients().report();
+  if (learns_) {
+    own.gradients = replicas_.gradients().report();
+    own.shortened = replicas_.writes().report();
+  }
   const auto endings = gather_values(replicas, own, "the end of a step in all replicas");
   std::vector<ReplicaGradients::Reports> reports;
+  std::vector<ReplicaWrites::Report> shortened;
   for (std::size_t i = 0; i < endings.size(); ++i) {
     if (!endings[i].failure.empty()) {
       throw_failure(rank_, replicas, i, " failed in this step", endings[i]);
     }
     reports.push_back(endings[i].gradients);
+    shortened.push_back(endings[i].shortened);
   }
-  if (learns_) replicas_.gradients().reduce(reports, replicas_.shared_steps());
+  if (!learns_) return;
+  replicas_.writes().agree(shortened);
+  replicas_.gradients().reduce(reports, replicas_.shared_steps());
 }
 
 void ReplicaStep::fail() const noexcept {
@@ -217,7 +231,7 @@ void ReplicaStep::fail() const noexcept {
   const EndOfStep end{replicas_.gradients()};
   try {
     const auto failure = current_failure(rank_);
-    gather_values(members(), Ending{failure.text, failure.type, {}},
+    gather_values(members(), Ending{failure.text, failure.type, {}, {}},
                   "the end of a step in all replicas");
   } catch (...) {  // they are gone; what ended the step here is thrown
     base::log(base::LogLevel::kInfo, "other replicas were not told of a failed step: ",

@@ -9,6 +9,7 @@
 
 #include "api/replicas/optimizer_shards.h"
 #include "api/replicas/replica_gradients.h"
+#include "api/replicas/replica_writes.h"
 
 namespace smp {
 
@@ -21,7 +22,7 @@ class Replicas {
  public:
   /// Refers to its arguments.
   Replicas(Rank& rank, const SessionState& state)
-      : shards_(rank, state), gradients_(rank, state, shards_) {}
+      : shards_(rank, state), gradients_(rank, state, shards_), writes_(rank, state) {}
   Replicas(const Replicas&) = delete;
   Replicas& operator=(const Replicas&) = delete;
 
@@ -29,7 +30,10 @@ class Replicas {
   static Replicas& current();
 
   ReplicaGradients& gradients() noexcept { return gradients_; }
+  ReplicaWrites& writes() noexcept { return writes_; }
   const OptimizerShards& shards() const noexcept { return shards_; }
+  /// Models were placed, or are gone.
+  void forget_models();
   /// OptimizerShards::deal(): gradients go where the state of their parameters is.
   void deal(const std::vector<at::Tensor>& parameters);
 
@@ -43,6 +47,7 @@ class Replicas {
  private:
   OptimizerShards shards_;
   ReplicaGradients gradients_;
+  ReplicaWrites writes_;
   std::int64_t shared_steps_ = 0;
   const Join* join_ = nullptr;
 };

@@ -7,6 +7,7 @@
 #include "api/replicas/replicas.h"
 #include "api/state/session_state.h"
 #include "base/forked_child.h"
+#include "server/running/row_writes.h"
 
 namespace smp {
 
@@ -33,6 +34,7 @@ class RankSession {
   Rank rank_{parts_};
   SessionState state_;
   Replicas replicas_{rank_, state_};
+  const server::SeesRowWrites sees_;  // of what runs between steps
 };
 
 }  // namespace smp

@@ -40,6 +40,7 @@ class SessionState {
   SharedWarnings& warnings() noexcept { return warnings_; }
   /// On pp_rank 0.
   StepKinds& step_kinds() noexcept { return step_kinds_; }
+  StepLooks& step_looks() noexcept { return step_looks_; }
   /// The last step as this rank saw it.
   schedule::StepTrace& last_trace() noexcept { return last_trace_; }
   /// Of jobs that this one goes on for; fewer than none if it counts from less than it has run.
@@ -52,6 +53,7 @@ class SessionState {
   StepFacts facts_;
   SharedWarnings warnings_;
   StepKinds step_kinds_;
+  StepLooks step_looks_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   schedule::StepTrace last_trace_;
 };

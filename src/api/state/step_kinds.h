@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <typeindex>
 #include <typeinfo>
 #include <unordered_set>
+#include <utility>
 
 namespace smp {
 
@@ -27,6 +30,24 @@ class StepKinds {
 
  private:
   std::unordered_set<Kind> seen_;
+};
+
+/// The steps that were looked at in advance for models that they use, since some wait for one that
+/// does. What a body does may depend on variables that it captured, so the first steps of each kind
+/// are looked at, but not all: a model may wait for ever. Threads: the rank's; the same on all
+/// ranks of a pipeline.
+class StepLooks {
+ public:
+  static constexpr int kMost = 8;  ///< steps of a kind
+
+  bool any() const noexcept { return !taken_.empty(); }
+  /// True if a step of `body` is to be looked at, which this counts.
+  bool take(const std::type_info& body, bool grad) {
+    return ++taken_[{std::type_index(body), grad}] <= kMost;
+  }
+
+ private:
+  std::map<std::pair<std::type_index, bool>, int> taken_;
 };
 
 }  // namespace smp

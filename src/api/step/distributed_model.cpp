@@ -20,6 +20,8 @@
 #include "api/model/shared_parts.h"
 #include "api/planning/planning.h"
 #include "api/planning/show_plans.h"
+#include "api/planning/tracing.h"
+#include "api/rank/exchange.h"
 #include "api/rank/public_call.h"
 #include "api/rank/rank.h"
 #include "api/rank/session_parts.h"
@@ -30,6 +32,7 @@
 #include "dp/replica_values.h"
 #include "server/backward/executor.h"
 #include "server/graph/leaf_guards.h"
+#include "server/modules/foreign_parameters.h"
 #include "server/modules/weight_watch.h"
 #include "smp/clip_grad.h"
 #include "smp/join.h"
@@ -195,15 +198,21 @@ DistributedModelBase::~DistributedModelBase() {
   if (!state_->session_lives()) return;
   const auto& session = state_->session();
   session.state.remove_model(*this);
-  session.replicas.gradients().forget();
+  for (auto* routed : state_->description.routed) {
+    if (routed != nullptr && routed->smp_place.index == server::kWaitsForPlace) {
+      routed->smp_place = {};
+    }
+  }
+  session.replicas.forget_models();
   session.rank.server().settings().detach(*state_->module);
   auto& modules = session.rank.server().modules();
   modules.detach_model(state_->description.routed);
   modules.detach_body(*state_->module);
   for (const auto* other : session.state.models()) {
     if (!other->partitioned()) continue;
-    const auto shared = common_modules(state_->description, other->state_->description);
-    if (!shared.empty()) modules.attach_model(shared);
+    const auto& [shared, kept] =
+        common_modules(state_->description, other->state_->description, *other->state_->plan);
+    if (!shared.empty()) modules.attach_model(shared, kept);
   }
 }
 
@@ -233,12 +242,12 @@ void DistributedModelBase::on_placed(std::function<void()> callback) {
 }
 
 void DistributedModelBase::place() {
-  if (!state_->plan) place(state_->session(), {this}, nullptr);
+  if (!state_->plan) place(state_->session(), {this}, nullptr, /*may_wait=*/false);
 }
 
 void DistributedModelBase::place(const SessionParts& session,
                                  const std::vector<DistributedModelBase*>& models,
-                                 const StepPreview* preview) {
+                                 const StepPreview* preview, bool may_wait) {
   const PublicCall call("smp::step, or place()");
   auto& rank = session.rank;
   auto& replicas = session.replicas;
@@ -255,7 +264,7 @@ void DistributedModelBase::place(const SessionParts& session,
   rank.reporting().report_once([&] { keep_whole(descriptions, rank.config().keep_whole); });
   auto plans = [&] {
     const UntouchedSettings untouched(models);
-    return make_plans(rank, session.state.warnings(), to_plan, preview);
+    return make_plans(rank, session.state.warnings(), to_plan, preview, may_wait);
   }();
   if (const auto& request = rank.parts().plan_request) {
     std::vector<std::string> candidates;
@@ -265,27 +274,54 @@ void DistributedModelBase::place(const SessionParts& session,
     show_plans_and_exit(*request, plans, candidates);
   }
   bool tried = preview != nullptr;
+  bool any = false;
   for (std::size_t i = 0; i < models.size(); ++i) {
-    auto& state = *models[i]->state_;
-    refuse_two_owners(session.state, *models[i], plans[i].plan);
-    state.plan = std::move(plans[i].plan);
-    state.simulation = std::move(plans[i].simulation);
-    const InitialValues values(rank, *state.module);
-    state.placement.emplace(rank, state.description, *state.plan);
-    values.take(state.placement->held_on(rank.pp_rank()));
-    tried = tried && plans[i].state_known && !fills_caches(*state.plan);
-    rank.server().settings().attach(*state.module);
-    const bool watched = plans[i].state_known && !keeps_state(*state.plan);
-    for (const auto& [name, parameter] : models[i]->local_named_parameters()) {
-      state.guards.add(name, parameter);
-      if (watched) state.weights.add(name, parameter);
+    if (plans[i].used) {
+      any = true;
+      tried = tried && plans[i].state_known && !fills_caches(plans[i].plan);
+      models[i]->carry_out(session, std::move(plans[i]));
+    } else {
+      static_cast<void>(models[i]->wait_for_place());
     }
-    for (auto& callback : std::exchange(state.on_placed, {})) callback();
   }
-  replicas.gradients().forget();
+  if (!any) return;
+  replicas.forget_models();
   auto& kinds = session.state.step_kinds();
   kinds.forget();
   if (tried) kinds.add(StepKinds::kind_of(rank, *preview->body, preview->grad));
+}
+
+void DistributedModelBase::carry_out(const SessionParts& session, PlannedModel&& planned) {
+  auto& rank = session.rank;
+  auto& state = *state_;
+  refuse_two_owners(session.state, *this, planned.plan);
+  state.plan = std::move(planned.plan);
+  state.simulation = std::move(planned.simulation);
+  const InitialValues values(rank, *state.module);
+  state.placement.emplace(rank, state.description, *state.plan);
+  rank.server().copies().give([&] { values.take(state.placement->held_on(rank.pp_rank())); });
+  rank.server().settings().attach(*state.module);
+  const bool watched = planned.state_known && !keeps_state(*state.plan);
+  for (const auto& [name, parameter] : local_named_parameters()) {
+    state.guards.add(name, parameter);
+    if (watched) state.weights.add(name, parameter);
+  }
+  for (auto& callback : std::exchange(state.on_placed, {})) callback();
+}
+
+/// A call in a step that no trial run has shown is refused: other ranks would not hear of it. One
+/// that is called by parts which are not routed would not be noticed, and is not cut anyway.
+/// @return whether it waits
+bool DistributedModelBase::wait_for_place() {
+  auto& description = state_->description;
+  description = describe_model(*state_->module);
+  if (!description.tree.can_be_cut()) return false;
+  for (std::size_t i = 0; i < description.routed.size(); ++i) {
+    auto* const routed = description.routed[i];
+    if (routed == nullptr || routed->smp_place.placed()) continue;
+    routed->smp_place = {server::kWaitsForPlace, {}, description.tree.nodes[i].path};
+  }
+  return true;
 }
 
 const std::string& simulation_of(const DistributedModelBase& model) {
@@ -335,7 +371,35 @@ void refuse_written_weights(const SessionParts& session, int microbatch) {
     model->state_->weights.refuse_written(rank, microbatch);
 }
 
-void prepare_models(const SessionParts& session, const StepPreview* preview) {
+/// A character for each of `models`, '\1' if the body uses it.
+static std::string looked_at(Rank& rank, const std::vector<DistributedModelBase*>& models,
+                             const StepPreview& preview) {
+  std::vector<ModelDescription> descriptions;
+  std::vector<const ModelDescription*> all;
+  descriptions.reserve(models.size());
+  for (const auto* model : models) {
+    all.push_back(&descriptions.emplace_back(describe_model(model->base_module())));
+  }
+  const UntouchedSettings untouched(models);
+  return used_models(rank, all, preview);
+}
+
+/// Of models that wait for a step which uses them, those that the coming one does: a character for
+/// each. All ranks that begin the step call it.
+static std::string used_by(const SessionParts& session, const ComingStep& step,
+                           const std::vector<DistributedModelBase*>& waiting) {
+  std::string used(waiting.size(), '\0');
+  if (!session.state.step_looks().take(*step.body, step.grad)) return used;
+  if (step.preview != nullptr) used = looked_at(session.rank, waiting, *step.preview);
+  const auto& groups = session.rank.groups();
+  const auto ranks = step.together ? groups.training_ranks() : groups.of(Group::kPp);
+  for (const auto& other : gather_values(ranks, used, "models that a step uses")) {
+    for (std::size_t i = 0; i < used.size(); ++i) used[i] |= other.at(i);
+  }
+  return used;
+}
+
+void prepare_models(const SessionParts& session, const ComingStep& step) {
   const auto& models = session.state.models();
   std::vector<DistributedModelBase*> unplaced;
   std::copy_if(models.begin(), models.end(), std::back_inserter(unplaced),
@@ -343,11 +407,39 @@ void prepare_models(const SessionParts& session, const StepPreview* preview) {
   for (const auto* model : models) {
     if (model->partitioned()) model->require_placed();
   }
+  auto& looks = session.state.step_looks();
+  const bool may_wait = session.rank.topology().pp_size() > 1 &&
+                        !session.rank.config().skip_tracing && !session.rank.parts().plan_request;
+  const bool first = !looks.any() && unplaced.size() == models.size();
+  if (may_wait && !unplaced.empty() && first) static_cast<void>(looks.take(*step.body, step.grad));
+  if (may_wait && !unplaced.empty() && !first) {
+    const auto used = used_by(session, step, unplaced);
+    for (auto i = std::ssize(unplaced) - 1; i >= 0; --i) {
+      if (used[i] != '\0' || !unplaced[i]->wait_for_place()) continue;
+      unplaced.erase(unplaced.begin() + i);
+    }
+  }
   // What shares modules with another follows that one's placement.
-  for (auto* trace = preview; !unplaced.empty(); trace = nullptr) {
-    DistributedModelBase::place(session, take_independent(unplaced), trace);
+  while (!unplaced.empty()) {
+    DistributedModelBase::place(session, take_independent(unplaced), step.preview,
+                                may_wait && first);
   }
   for (const auto* model : models) model->state_->weights.begin_step();
+}
+
+/// Those of `buffers` that have values in all replicas. A copy of one that its owner changes has
+/// none any more, once nobody has used it.
+static std::vector<at::Tensor> held_by_all(Rank& rank, const std::vector<at::Tensor>& buffers) {
+  if (rank.topology().pp_size() == 1) return buffers;
+  std::string here;
+  for (const auto& buffer : buffers) here.push_back(server::is_foreign(buffer) ? '\0' : '\1');
+  std::vector<at::Tensor> held;
+  const auto all = gather_values(rank.groups().replicas(), here, "the buffers of all replicas");
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const auto has = [i](const auto& replica) { return replica.at(i) != '\0'; };
+    if (std::all_of(all.begin(), all.end(), has)) held.push_back(buffers[i]);
+  }
+  return held;
 }
 
 /// A slice is never a buffer.
@@ -363,7 +455,10 @@ void take_buffers_of_first(const SessionParts& session) {
     auto held = state.placement->held_on(rank.pp_rank());
     std::erase_if(
         held, [&](const auto& tensor) { return buffers.count(tensor.unsafeGetTensorImpl()) == 0; });
-    dp::take_values_of(first, rank.groups().replicas(), held, rank.bucket_bytes());
+    if (held.empty()) continue;
+    held = held_by_all(rank, held);
+    rank.server().copies().give(
+        [&] { dp::take_values_of(first, rank.groups().replicas(), held, rank.bucket_bytes()); });
   }
 }
 

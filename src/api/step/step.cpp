@@ -79,6 +79,23 @@ struct EndOfMeetings {
   Rank& rank;
 };
 
+/// While it lives, writes to parameters are watched, if other replicas have them too.
+class WritesOfStep {
+ public:
+  WritesOfStep(const SessionParts& session, bool learns, server::StepTask& task)
+      : writes_(session.replicas.writes()) {
+    if (session.rank.groups().num_replicas() == 1) return;
+    writes_.begin_step(learns);
+    task.check = [this] { writes_.refuse_written(); };
+  }
+  ~WritesOfStep() { writes_.end_step(); }
+  WritesOfStep(const WritesOfStep&) = delete;
+  WritesOfStep& operator=(const WritesOfStep&) = delete;
+
+ private:
+  ReplicaWrites& writes_;
+};
+
 /// One call of a step on this rank.
 class StepRun {
  public:
@@ -105,10 +122,10 @@ class StepRun {
   StepResult run(std::vector<StepArgument> arguments, const StepBody& body) {
     const PublicCall call("smp::step");
     if (rank_.topology().pp_size() > 1 || rank_.groups().num_replicas() > 1) compare_ranks(body);
-    if (among_replicas_.idle()) return idle();
+    if (among_replicas_.idle()) return idle(body);
     if (rank_.is_first_stage()) prepare_body(std::move(arguments), body);
     const auto preview = inputs_ ? std::optional(preview_of(body)) : std::nullopt;
-    prepare_models(session_, preview ? &*preview : nullptr);
+    prepare_models(session_, coming_step(body, preview ? &*preview : nullptr));
     take_buffers();
     keep_state_in_order(body);
     warn_of_idle_stages();
@@ -137,7 +154,7 @@ class StepRun {
   }
 
   /// Runs the step of a replica without a batch.
-  StepResult idle() {
+  StepResult idle(const StepBody& body) {
     ReplicaStep::Batch none;
     none.rows = 0;
     none.idle = true;
@@ -148,17 +165,22 @@ class StepRun {
     } catch (...) {
       problem = std::current_exception();  // the others place models first, too
     }
-    prepare_models(session_, nullptr);
+    prepare_models(session_, coming_step(body, nullptr));
     take_buffers();
     try {
-      if (problem) std::rethrow_exception(problem);
       among_replicas_.begin();
+      if (problem) std::rethrow_exception(problem);
     } catch (...) {
       among_replicas_.fail();
       throw;
     }
     among_replicas_.finish();
     return std::move(result_);
+  }
+
+  ComingStep coming_step(const StepBody& body, const StepPreview* preview) const {
+    const bool alone = rank_.groups().num_replicas() == 1;
+    return {preview, &body.target_type(), modes_.grad, alone || modes_.grad};
   }
 
   std::string loss() const { return options_.loss.value_or(rank_.config().loss); }
@@ -172,6 +194,7 @@ class StepRun {
   void run_pipeline() {
     rank_.server().foreign().note_hooks();
     const EndOfMeetings end{rank_};
+    const WritesOfStep writes(session_, modes_.grad, task_);
     state_.last_trace() = rank_.server().run_step(task_);
     if (rank_.is_first_stage()) state_.step_kinds().add(kind_);
     if (inputs_) inputs_->run_outside_graph();

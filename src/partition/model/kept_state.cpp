@@ -28,4 +28,16 @@ std::vector<simulate::StateChange> all_state(const ModuleTree& tree,
   return all;
 }
 
+void add_state(std::vector<simulate::StateChange>& state,
+               const std::vector<simulate::StateChange>& more) {
+  std::map<int, simulate::StateChange> found;
+  for (auto& change : state) found[change.module] = std::move(change);
+  for (const auto& change : more) {
+    const auto [known, fresh] = found.try_emplace(change.module, change);
+    if (!fresh && change.kind > known->second.kind) known->second = change;
+  }
+  state.clear();
+  for (auto& [module, change] : found) state.push_back(std::move(change));
+}
+
 }  // namespace smp::partitioning

@@ -13,4 +13,9 @@ namespace smp::partitioning {
 [[nodiscard]] std::vector<simulate::StateChange> all_state(
     const ModuleTree& tree, const std::vector<simulate::StateChange>& seen);
 
+/// Adds to `state` what `more` tells of the same modules, each once, in ascending order: what
+/// restricts a module most counts.
+void add_state(std::vector<simulate::StateChange>& state,
+               const std::vector<simulate::StateChange>& more);
+
 }  // namespace smp::partitioning

@@ -44,6 +44,11 @@ std::int64_t ModuleTree::total_bytes() const {
   return sum;
 }
 
+bool ModuleTree::can_be_cut() const {
+  return std::any_of(nodes.begin() + 1, nodes.end(),
+                     [](const ModuleNode& node) { return node.movable(); });
+}
+
 std::string quoted_path(const std::string& path) {
   return path.empty() ? "the model itself" : "\"" + base::excerpt(path) + "\"";
 }

@@ -72,6 +72,8 @@ struct ModuleTree {
   int find(const std::string& path) const;
   std::vector<std::string> all_paths() const;
   std::int64_t total_bytes() const;
+  /// True if some module below the model may be placed on its own.
+  bool can_be_cut() const;
 };
 
 /// Returns "the model" for the empty path, else the path in quotes; for messages.

@@ -1,6 +1,10 @@
 // server/calls/call_line.cpp: see the header.
 #include "server/calls/call_line.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "server/calls/outgoing_call.h"
 #include "server/replay/step_closing.h"
 
 namespace smp::server {
@@ -82,6 +86,21 @@ void CallLine::backward_not_begun(PpRank owner, std::int64_t step, int microbatc
   if (auto* const at = good_step(step)) at->closing->backward_not_begun(owner, microbatch);
 }
 
+bool CallLine::adopt(std::shared_ptr<OutgoingCall> call) {
+  if (good_step(call->facts().step) == nullptr) return false;
+  adopted_.push_back(std::move(call));
+  return true;
+}
+
+std::shared_ptr<OutgoingCall> CallLine::give_up(const OutgoingCall& call) noexcept {
+  const auto found = std::find_if(adopted_.begin(), adopted_.end(),
+                                  [&](const auto& own) { return own.get() == &call; });
+  if (found == adopted_.end()) return nullptr;
+  auto given = std::move(*found);
+  adopted_.erase(found);
+  return given;
+}
+
 // ---- releases ----------------------------------------------------------------------------------
 
 void CallLine::release(PpRank owner, std::int64_t step, int microbatch, RecordId record) {
@@ -117,6 +136,7 @@ std::vector<RequestId> CallLine::take_releases(PpRank owner) {
 }
 
 void CallLine::end_step() {
+  adopted_.clear();
   for (auto& requests : outputs_to_release_) requests.clear();
   flush_releases();
 }

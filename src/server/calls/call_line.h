@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "server/step/server_core.h"
 
 namespace smp::server {
+
+class OutgoingCall;
 
 /// As long as the session; calls may outlive it. Threads: the rank's.
 class CallLine {
@@ -43,6 +46,11 @@ class CallLine {
   void note_record(std::int64_t step, int microbatch) noexcept;
   /// The owner has not run it, and keeps its record.
   void backward_not_begun(PpRank owner, std::int64_t step, int microbatch) noexcept;
+  /// Keeps a call whose graph is gone until its backward is answered, or the step ends.
+  /// @return whether it does: not where its step has ended or failed
+  [[nodiscard]] bool adopt(std::shared_ptr<OutgoingCall> call);
+  /// @return the call, which is not kept any more
+  std::shared_ptr<OutgoingCall> give_up(const OutgoingCall& call) noexcept;
   /// A record of `owner`, made in step `step`, will not be used any more; of a step that is over
   /// nothing needs to be said. Called by destructors of graphs, in polls too.
   void release(PpRank owner, std::int64_t step, int microbatch, RecordId record);
@@ -72,6 +80,7 @@ class CallLine {
 
   ServerCore& core_;
   FailureControl& failures_;
+  std::vector<std::shared_ptr<OutgoingCall>> adopted_;
   std::vector<Release> to_release_;                         // not sent yet
   std::vector<std::vector<RequestId>> outputs_to_release_;  // by owner, not sent yet
 };

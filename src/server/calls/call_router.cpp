@@ -58,7 +58,14 @@ ModuleId id_of(const RoutedBase& module) { return ModuleId{module.smp_place.inde
 
 CallRouter::Where CallRouter::where(const RoutedBase& module) {
   const auto& place = module.smp_place;
-  if (!place.placed()) return Where::kPlain;
+  if (!place.placed()) {
+    SMP_REQUIRE(place.index != kWaitsForPlace || !in_step(), "rank ", core_.port.name(),
+                ": module '", place.path, "' (", module.smp_type_name(),
+                ") was called in a step, but its smp::DistributedModel is not placed yet: no trial "
+                "run showed that a step uses it. Call place() of the model before the step, on "
+                "every rank, or use it in one of the first steps of this function");
+    return Where::kPlain;
+  }
   const bool here = place.owner == core_.port.rank();
   if (!in_step()) {
     SMP_REQUIRE(here, "rank ", core_.port.name(), ": module '", place.path, "' lives on rank ",

@@ -172,11 +172,27 @@ void OutgoingCall::keep_record() noexcept {
 }
 
 void OutgoingCall::drop() noexcept {
-  if (backward_ != BackwardState::kNone || !facts_.record) return;
-  backward_.become(BackwardState::kReleased);
   const auto line = line_.lock();
-  if (line == nullptr) return;
+  if (dropped_ || line == nullptr || !facts_.record) return;
+  if (backward_ == BackwardState::kAsked) {
+    dropped_ = line->adopt(shared_from_this());
+    return;
+  }
+  if (backward_ == BackwardState::kAnswered) {  // early, and no pass came for it
+    backward_.become(pass_.keeps_record ? BackwardState::kNone : BackwardState::kReleased);
+  }
+  if (backward_ == BackwardState::kNotBegun) backward_.become(BackwardState::kNone);
+  if (backward_ != BackwardState::kNone) return;
+  backward_.become(BackwardState::kReleased);
   line->release(facts_.owner, facts_.step, facts_.microbatch, facts_.record);
+}
+
+/// The answer has come to one that was dropped meanwhile.
+void OutgoingCall::end_dropped() noexcept {
+  dropped_ = false;
+  const auto line = line_.lock();
+  const auto self = line == nullptr ? nullptr : line->give_up(*this);
+  drop();
 }
 
 // ---- answers -----------------------------------------------------------------------------------
@@ -226,8 +242,12 @@ void OutgoingCall::end_backward(BackwardState state, variable_list&& gradients,
   }
   gradients_ = std::move(gradients);
   error_ = std::move(error);
-  if (pass_.done) return deliver();
-  if (pass_.on_answer != nullptr) std::exchange(pass_.on_answer, nullptr)->signal();
+  if (pass_.done) {
+    deliver();
+  } else if (pass_.on_answer != nullptr) {
+    std::exchange(pass_.on_answer, nullptr)->signal();
+  }
+  if (dropped_) end_dropped();
 }
 
 /// To the pass. Another one begins anew.

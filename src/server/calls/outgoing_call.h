@@ -135,7 +135,7 @@ struct CallAnswer {
 
 /// Kept by who waits for the answer or has its promises, and by the node of its results.
 /// Threads: the rank's; answers come in polls.
-class OutgoingCall final {
+class OutgoingCall final : public std::enable_shared_from_this<OutgoingCall> {
  public:
   /// @param first  kAsked or kPromised
   static std::shared_ptr<OutgoingCall> make(const std::shared_ptr<CallLine>& line, PpRank owner,
@@ -182,7 +182,8 @@ class OutgoingCall final {
   void leave() noexcept;
   /// No gradient came to it, so its owner keeps the record.
   void keep_record() noexcept;
-  /// Nobody will ask for it.
+  /// Nobody will ask for it. While its request is answered the line keeps it: the owner may have
+  /// kept the record, which is to be released then.
   void drop() noexcept;
 
   /// Of the gradients that came last: their forms, and which went on to others.
@@ -215,6 +216,7 @@ class OutgoingCall final {
   void end_forward(ForwardState state) noexcept;
   void end_backward(BackwardState state, variable_list&& gradients, std::exception_ptr error);
   void deliver();
+  void end_dropped() noexcept;
 
   const std::weak_ptr<CallLine> line_;  // tensors and graphs may outlive the session
   CallFacts facts_;
@@ -225,6 +227,7 @@ class OutgoingCall final {
   variable_list gradients_;  // kAnswered
   std::exception_ptr error_;
   Notes notes_;
+  bool dropped_ = false;  // while it was asked for
   Target forward_target_{*this};
   Target backward_target_{*this};
 };

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "module/call_handler.h"
 #include "server/ends/last_words.h"
+#include "server/running/saved_tensors.h"
 
 namespace smp::server {
 
@@ -38,6 +39,7 @@ ModuleServer::ModuleServer(d2d::Channel& channel, std::vector<GlobalRank> stages
   explain_uncaught_exceptions();
   explain_faults();
   explain_exit_in_modules();
+  hook_saved_tensors();
   module::call_handler().set(&router_);
   core_.workers.inherit_fiber_locals();
   core_.port.open([this](PpRank source, std::int64_t step,

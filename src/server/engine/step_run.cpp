@@ -114,6 +114,7 @@ void StepRun::finish_gradients() {
   try {
     core_.accumulator.finish();
     if (core_.step->failed()) return;  // while a hook waited
+    if (core_.step->task.check) core_.step->task.check();
     FinishGradients finished;
     finished.buffers = core_.copies.report();
     finished.in_order = core_.scopes.modules.has_news_of_order();

@@ -93,6 +93,20 @@ bool BufferCopies::is_gone(Entry& entry) const {
   return true;
 }
 
+void BufferCopies::give(c10::function_ref<void()> give_values) {
+  std::vector<Entry*> unused;
+  for (auto& entry : entries_) {
+    if (entry.guard && !entry.guard->used()) unused.push_back(&entry);
+  }
+  give_values();
+  for (auto* entry : unused) {
+    if (!entry->guard->used()) continue;
+    look_at(*entry);
+    entry->hash = 0;
+    watch(*entry);
+  }
+}
+
 void BufferCopies::begin_step() noexcept {
   for (auto& entry : entries_) {
     if (entry.tensor.defined()) entry.at_begin = version_of(entry.tensor);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +35,9 @@ class BufferCopies {
   /// @param here  whether this rank keeps it, as its owner or as a copy; else it is foreign
   void add(const std::string& path, const at::Tensor& tensor, GlobalRank owner, bool here);
 
+  /// Runs `give_values`, which gives buffers the values that another pipeline has: copies count as
+  /// neither used nor changed by that.
+  void give(c10::function_ref<void()> give_values);
   /// Begins a step: from now on only one rank may write to a buffer. Costs some ns per buffer.
   void begin_step() noexcept;
   /// Returns, as bytes, which copies this rank used and which of its own buffers it changed since

@@ -28,6 +28,14 @@ class BufferWatch {
   explicit BufferWatch(std::vector<Buffer> buffers) : buffers_(std::move(buffers)) {}
 
   bool on() const noexcept { return !buffers_.empty(); }
+  /// True if `tensor` is one of the buffers, or shares memory with it.
+  bool has(const at::Tensor& tensor) const noexcept {
+    const auto* const memory = memory_of(tensor);
+    for (const auto& buffer : buffers_) {
+      if (memory != nullptr && memory_of(buffer.tensor) == memory) return true;
+    }
+    return false;
+  }
   /// Begins a step: writes between steps are ignored.
   void begin_step() noexcept { last_ = sum(); }
   /// Begins a call of `microbatch`; other calls may be in progress. @return the sum of versions,

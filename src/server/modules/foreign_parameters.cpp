@@ -84,6 +84,15 @@ void ForeignParameters::refuse_gradient(const at::Tensor& tensor) const {
               "parameters in the body of the step");
 }
 
+std::vector<at::Tensor> ForeignParameters::all() const {
+  std::vector<at::Tensor> all;
+  for (const auto& foreign : tensors_) {
+    at::Tensor tensor(foreign.tensor.lock());
+    if (is_foreign(tensor)) all.push_back(std::move(tensor));
+  }
+  return all;
+}
+
 void ForeignParameters::note_hooks() {
   std::erase_if(tensors_, [](const Foreign& foreign) { return foreign.tensor.expired(); });
   for (auto& foreign : tensors_) {

@@ -45,6 +45,8 @@ class ForeignParameters {
   ///                     not know.
   void refuse_new_hooks() const;
 
+  /// Returns the foreign tensors that somebody holds.
+  [[nodiscard]] std::vector<at::Tensor> all() const;
   /// The number of foreign tensors of models that existed when the last step began.
   std::size_t size() const noexcept { return tensors_.size(); }
   /// The number of bytes that this rank does not hold.

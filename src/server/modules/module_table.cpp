@@ -4,8 +4,10 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -34,22 +36,48 @@ bool is_watched(RoutedBase& module, KeptState state) {
 
 bool is_routed(torch::nn::Module& module) { return dynamic_cast<RoutedBase*>(&module) != nullptr; }
 
-/// Returns the buffers of `module` and of the modules below it that are not routed, except for
-/// running statistics.
-std::vector<BufferWatch::Buffer> own_buffers(torch::nn::Module& module,
-                                             const std::string& prefix = {}) {
-  std::vector<BufferWatch::Buffer> buffers;
-  if (!module::is_normalisation(module)) {
-    for (const auto& buffer : module.named_buffers(/*recurse=*/false)) {
-      buffers.push_back({prefix + buffer.key(), buffer.value()});
-    }
-  }
+/// Calls `add` with the path and the object of `module`, and of each module below it that runs with
+/// it, since it is not routed.
+template <class Add>
+void for_each_part(torch::nn::Module& module, const Add& add, const std::string& prefix = {}) {
+  add(prefix, module);
   for (const auto& child : module.named_children()) {
-    if (is_routed(*child.value())) continue;
-    auto below = own_buffers(*child.value(), prefix + child.key() + ".");
-    std::move(below.begin(), below.end(), std::back_inserter(buffers));
+    if (!is_routed(*child.value())) for_each_part(*child.value(), add, prefix + child.key() + ".");
   }
+}
+
+/// Without running statistics.
+std::vector<BufferWatch::Buffer> own_buffers(torch::nn::Module& module) {
+  std::vector<BufferWatch::Buffer> buffers;
+  for_each_part(module, [&](const std::string& path, const torch::nn::Module& part) {
+    if (module::is_normalisation(part)) return;
+    for (const auto& buffer : part.named_buffers(/*recurse=*/false)) {
+      buffers.push_back({path + buffer.key(), buffer.value()});
+    }
+  });
   return buffers;
+}
+
+/// Returns where in a module's own bytes an undefined tensor lies.
+std::optional<std::size_t> undefined_tensor_in(const OwnPart& part) {
+  const void* const undefined = at::UndefinedTensorImpl::singleton();
+  for (std::size_t at = 0; at + sizeof undefined <= part.size; at += alignof(at::Tensor)) {
+    if (at >= part.base && at < part.base + part.base_size) continue;
+    const void* member = nullptr;
+    std::memcpy(&member, part.object + at, sizeof member);
+    if (member == undefined) return at;
+  }
+  return std::nullopt;
+}
+
+WeightWatch own_weights(torch::nn::Module& module) {
+  WeightWatch weights;
+  for_each_part(module, [&](const std::string& path, const torch::nn::Module& part) {
+    for (const auto& weight : part.named_parameters(/*recurse=*/false)) {
+      if (weight.value().defined()) weights.add(path + weight.key(), weight.value());
+    }
+  });
+  return weights;
 }
 
 }  // namespace
@@ -112,6 +140,7 @@ void ModuleTable::detach_model(const std::vector<RoutedBase*>& modules) noexcept
       if (entry.module != gone) continue;
       entry.module = nullptr;
       entry.buffers = {};  // which would be kept
+      entry.weights = {};
       entry.watch = {};
       entry.copy = {};
       entry.statistics = {};
@@ -140,6 +169,10 @@ void ModuleTable::begin_step(PpRank rank) {
     entry.buffers.begin_step();
     if (entry.module == nullptr) continue;
     entry.statistics.begin_step();
+    if (entry.module->smp_place.owner == rank && entry.keeps_order()) {
+      if (entry.weights.empty()) entry.weights = own_weights(entry.module->smp_module());
+      entry.weights.begin_step();
+    }
     if (entry.module->smp_place.owner == rank) continue;
     if (entry.copy.on()) {
       static_cast<void>(entry.copy.changed());
@@ -156,6 +189,23 @@ const ModuleTable::Entry* ModuleTable::with_written_statistics(PpRank rank) cons
     if (entry.statistics.written()) return own.get();
   }
   return nullptr;
+}
+
+std::string ModuleTable::unset_members(PpRank rank) const {
+  constexpr int kMost = 3;
+  std::string text;
+  int found = 0;
+  for (const auto& own : entries_) {
+    const auto& entry = *own;
+    if (entry.module == nullptr || entry.module->smp_place.owner == rank) continue;
+    const auto part = entry.module->smp_own_part();
+    const auto offset = undefined_tensor_in(part);
+    if (!offset || ++found > kMost) continue;
+    text +=
+        base::concat(text.empty() ? "" : ", ", "'", entry.path, "' (",
+                     entry.module->smp_type_name(), ", byte ", *offset, " of its ", part.size, ")");
+  }
+  return text;
 }
 
 const ModuleTable::Entry& ModuleTable::at(ModuleId id) const {

@@ -12,10 +12,14 @@
 #include "server/modules/buffer_watch.h"
 #include "server/modules/member_watch.h"
 #include "server/modules/statistics_watch.h"
+#include "server/modules/weight_watch.h"
 #include "server/protocol/ids.h"
 #include "smp/detail/call.h"
 
 namespace smp::server {
+
+/// RoutedBase::Place::index of a module whose model waits for a step that uses it.
+inline constexpr int kWaitsForPlace = -2;
 
 /// The state that a module keeps from one call to the next, as its plan says.
 enum class KeptState : std::uint8_t {
@@ -36,11 +40,15 @@ class ModuleTable {
     const char* lasting_path = "";  ///< `path`, as long as the process lives
     mutable bool in_order = false;  ///< a microbatch enters it after all lower ones are through
     mutable BufferWatch buffers;    ///< likewise, of its own buffers
+    mutable WeightWatch weights;    ///< its own, once microbatches enter it in order
     mutable MemberWatch watch;      ///< on where nothing is known of its members
     mutable MemberWatch copy;       ///< of a module of another rank: what this one has of it
     /// Watches the normalisation layers that run with the module: itself, and those below it that
     /// are not routed.
     StatisticsWatch statistics;
+
+    /// True if microbatches enter it in order, though other ranks may not know yet.
+    bool keeps_order() const noexcept { return in_order || buffers.keeps_state(); }
   };
 
   /// Adds the routed modules of one model, placed already (RoutedBase::smp_place), and numbers
@@ -81,6 +89,10 @@ class ModuleTable {
   /// Sets whether the next steps may be replayed, without the messages by which microbatches get
   /// their turn on this rank.
   void may_be_replayed(bool may) noexcept;
+  /// Returns which modules of other stages than `rank` have members here that are undefined
+  /// tensors: "'block' (Block, byte 24 of its 40), ..."; some of them, empty if there is none. What
+  /// their forward sets is set there.
+  [[nodiscard]] std::string unset_members(PpRank rank) const;
   /// Returns the entry of a module, also if its model is gone.
   /// @throws InternalError  there is no such module.
   [[nodiscard]] const Entry& at(ModuleId id) const;

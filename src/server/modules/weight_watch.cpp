@@ -38,14 +38,34 @@ void WeightWatch::begin_step() {
   for (auto& weight : weights_) weight.look = look_at(weight.tensor);
 }
 
-void WeightWatch::refuse_written(GlobalRank rank, int microbatch) const {
-  for (const auto& weight : weights_) {
-    SMP_REQUIRE(look_at(weight.tensor) == weight.look, "rank ", rank, ": parameter '", weight.path,
-                "' was written while microbatch ", microbatch,
-                " of a step was in its body. The step() of an optimizer belongs after the step, on "
-                "every rank (smp::DistributedOptimizer). If a module writes it in forward, "
-                "specialise smp::shared_state_v for its class (smp/state.h)");
+bool WeightWatch::has_written(const at::Tensor& tensor) const {
+  const auto* const memory = memory_of(tensor);
+  return memory != nullptr &&
+         std::any_of(weights_.begin(), weights_.end(), [memory](const Weight& weight) {
+           return memory_of(weight.tensor) == memory && look_at(weight.tensor) != weight.look;
+         });
+}
+
+std::string WeightWatch::written() const {
+  const auto found = std::find_if(weights_.begin(), weights_.end(), [](const Weight& weight) {
+    return look_at(weight.tensor) != weight.look;
+  });
+  return found == weights_.end() ? std::string() : found->path;
+}
+
+void WeightWatch::look_again(const at::Tensor& parameter) {
+  for (auto& weight : weights_) {
+    if (weight.tensor.is_same(parameter)) weight.look = look_at(weight.tensor);
   }
+}
+
+void WeightWatch::refuse_written(GlobalRank rank, int microbatch) const {
+  const auto path = written();
+  SMP_REQUIRE(path.empty(), "rank ", rank, ": parameter '", path, "' was written while microbatch ",
+              microbatch,
+              " of a step was in its body. The step() of an optimizer belongs after the step, on "
+              "every rank (smp::DistributedOptimizer). If a module writes it in forward, "
+              "specialise smp::shared_state_v for its class (smp/state.h)");
 }
 
 }  // namespace smp::server

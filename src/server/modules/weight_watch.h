@@ -12,15 +12,23 @@
 
 namespace smp::server {
 
-/// Watches the parameters of one model on this rank that no module is known to write. Microbatches
-/// compute with them at the same time, and other ranks have others: an optimizer's step() in the
+/// Watches parameters on this rank. Those of a model that no module is known to write: microbatches
+/// compute with them at the same time, and other ranks have others, so an optimizer's step() in the
 /// body would be that of a part of the model, between two microbatches by chance. Some of
 /// LibTorch's optimizers write through data(), which no version shows, so a few elements are
 /// compared. Threads: the rank's.
 class WeightWatch {
  public:
   void add(const std::string& path, const at::Tensor& parameter);
+  bool empty() const noexcept { return weights_.empty(); }
   void begin_step();
+  /// True if `tensor` is one of the parameters, or shares memory with it, and that was written
+  /// since begin_step().
+  [[nodiscard]] bool has_written(const at::Tensor& tensor) const;
+  /// Returns the path of the first one that was written since begin_step(); empty: none was.
+  [[nodiscard]] std::string written() const;
+  /// What was written to `parameter` so far is meant to be.
+  void look_again(const at::Tensor& parameter);
   /// Checks that no parameter was written.
   /// @param rank  this one, for the message
   /// @throws UsageError  one was written since begin_step().

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "module/kept_results.h"
-#include "server/recompute/saved_tensors.h"
+#include "server/running/saved_tensors.h"
 
 namespace smp::server {
 

@@ -96,6 +96,27 @@ CallPosition ExecutionScope::position_of_call() const {
           outer == nullptr ? top_.random_key : outer->level_.random_key};
 }
 
+bool ExecutionScope::saves_versions() const noexcept {
+  if (services_.one_at_a_time) return false;
+  for (const auto* call = innermost_; call != nullptr; call = call->outer_) {
+    if (call->entry_.keeps_order()) return true;
+  }
+  return false;
+}
+
+/// Copies that are made on writing cost nothing else; where there are none (on GPUs), only buffers
+/// are copied.
+bool ExecutionScope::may_write_later(const at::Tensor& tensor) const noexcept {
+  const bool cheap = tensor.is_cpu() && tensor.layout() == c10::kStrided;
+  if (cheap && !tensor.requires_grad()) return true;
+  for (const auto* call = innermost_; call != nullptr; call = call->outer_) {
+    const auto& entry = call->entry_;
+    if (!entry.keeps_order()) continue;
+    if (entry.buffers.has(tensor) || entry.weights.has_written(tensor)) return true;
+  }
+  return false;
+}
+
 CallPosition ExecutionScope::next_call(std::uint32_t calls) {
   work_.note();
   if (innermost_ == nullptr) {

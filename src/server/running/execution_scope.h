@@ -23,6 +23,7 @@
 #include "server/protocol/message.h"
 #include "server/running/execution_settings.h"
 #include "server/running/outgoing_calls.h"
+#include "server/running/row_writes.h"
 #include "server/running/span_recorder.h"
 #include "server/running/stopwatch.h"
 #include "server/running/work_count.h"
@@ -110,6 +111,12 @@ class ExecutionScope final : public fiber::Activity {
   [[nodiscard]] CallPosition position();
   /// The position at which the innermost call on this rank began.
   [[nodiscard]] CallPosition position_of_call() const;
+  /// True if it runs a call of a module that microbatches enter in order, one after another: what
+  /// autograd saves now may be written by the next one before it is used.
+  [[nodiscard]] bool saves_versions() const noexcept;
+  /// True, while that is so, if `tensor` may be one that calls write in place: one without history,
+  /// or a weight that was written in this step.
+  [[nodiscard]] bool may_write_later(const at::Tensor& tensor) const noexcept;
   /// Takes the position of the next remote call, which stands for `calls` calls of the program:
   /// several if it is a joint call.
   [[nodiscard]] CallPosition next_call(std::uint32_t calls);
@@ -151,6 +158,7 @@ class ExecutionScope final : public fiber::Activity {
   OutgoingCalls outgoing_;
   ExecutionSettings settings_;
   Stopwatch stopwatch_;
+  const SeesRowWrites sees_;
   fiber::Activity* outer_activity_;
   ExecutionScope* outer_scope_;
 };

@@ -36,10 +36,24 @@ void FailureControl::fail_step(std::exception_ptr error) {
   }
   if (core_.step->failed()) return;
   core_.step->failure = std::move(error);
-  const auto failure = failure_of(core_.step->failure, core_.port.rank(), who_runs(rank));
+  auto failure = failure_of(core_.step->failure, core_.port.rank(), who_runs(rank));
+  failure.text += about_unset_members(failure);
   let_one_rank_say(failure, text_of(core_.step->failure));
   tell_others({failure});
   abort_here(failure.text);
+}
+
+/// Code that reads a member of a module which runs elsewhere meets LibTorch's words for a tensor
+/// that nobody has set.
+std::string FailureControl::about_unset_members(const Failure& failure) const {
+  const bool here = failure.rank == core_.port.rank();
+  if (!here || failure.text.find("undefined Tensor") == std::string::npos) return {};
+  const auto members = core_.scopes.modules.unset_members(core_.port.rank());
+  if (members.empty()) return {};
+  return base::concat(
+      ". If code here reads a member of a module that lives on another rank: its forward sets it "
+      "there, and here it is undefined. Such members have ",
+      members, ". Place the module with that code (set_partition), or let it return the tensor");
 }
 
 /// Makes the rank where the error was thrown print it, with everything that is known of it.

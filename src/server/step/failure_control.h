@@ -59,6 +59,7 @@ class FailureControl {
 
  private:
   void let_one_rank_say(const Failure& failure, const std::string& own_text);
+  std::string about_unset_members(const Failure& failure) const;
   void tell_others(const Failure& failure) noexcept;
   void abort_here(const std::string& why) noexcept;
   GlobalRank first_but(PpRank peer) const;

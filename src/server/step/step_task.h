@@ -38,6 +38,8 @@ struct StepTask {
     const auto text = explain_difference(other, others);
     SMP_REQUIRE(text.empty(), text);
   }
+  /// Called when the gradients of this rank are there; what it throws fails the step. May be empty.
+  std::function<void()> check;
   GradientListener* gradients = nullptr;   ///< of this rank; outlives the step
   std::vector<Packet>* outputs = nullptr;  ///< one a microbatch; filled by `body` on pp_rank 0
 };

@@ -3,6 +3,7 @@
 #include "server/values/guarded_tensor.h"
 
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
@@ -44,6 +45,8 @@ class Asking {
     }
   }
   int asked() const noexcept { return asked_; }
+  /// Some tensor keeps its guard, which would be asked again.
+  bool watched() const noexcept { return watched_; }
 
  private:
   at::Tensor about(const at::Tensor& tensor) {
@@ -52,7 +55,9 @@ class Asking {
     ++asked_;
     guard->before_use(tensor, op_.schema().name(), writes_);
     guard = guard_of(tensor);
-    return guard == nullptr ? at::Tensor() : guard->stand_in();
+    if (guard == nullptr) return {};
+    watched_ |= guard->looks_on();
+    return guard->stand_in();
   }
   /// Returns a copy of `list` with one tensor replaced: the operator's caller keeps its own list.
   static c10::IValue replaced(const c10::List<at::Tensor>& list, std::size_t index,
@@ -65,19 +70,32 @@ class Asking {
   const c10::OperatorHandle& op_;
   const bool writes_;
   int asked_ = 0;
+  bool watched_ = false;
+};
+
+/// LibTorch lets only its subclasses choose a tensor's dispatch keys.
+struct KeysOfTensor : c10::TensorImpl {
+  static void set(c10::TensorImpl& tensor, c10::DispatchKeySet keys) {
+    constexpr auto own = &KeysOfTensor::key_set_;
+    tensor.*own = keys;
+  }
 };
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const auto first = stack->size() - arguments.size();
   int asked = 0;
+  bool watched = false;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto* alias = arguments[i].alias_info();
     Asking asking(op, alias != nullptr && alias->isWrite());
     asking.about((*stack)[first + i]);
     asked += asking.asked();
+    watched |= asking.watched();
   }
   SMP_ASSERT(asked > 0, op.schema().name());
+  if (!watched) return op.callBoxed(stack);
+  const c10::impl::ExcludeDispatchKeyGuard once(kGuarded);
   op.callBoxed(stack);
 }
 
@@ -118,6 +136,18 @@ void guard_with_memory(const at::Tensor& tensor, c10::intrusive_ptr<TensorGuard>
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   impl->set_backend_meta(std::move(guard));
   tensor.unsafeGetTensorImpl()->shallow_copy_from(impl);
+}
+
+void watch_uses(const at::Tensor& tensor, c10::intrusive_ptr<TensorGuard> guard) {
+  auto& impl = *tensor.unsafeGetTensorImpl();
+  impl.set_backend_meta(std::move(guard));
+  KeysOfTensor::set(impl, impl.key_set().add(kGuarded));
+}
+
+void unwatch_uses(const at::Tensor& tensor) noexcept {
+  auto& impl = *tensor.unsafeGetTensorImpl();
+  KeysOfTensor::set(impl, impl.key_set().remove(kGuarded));
+  impl.set_backend_meta(nullptr);
 }
 
 void unguard(const at::Tensor& tensor, const at::Tensor& plain) {

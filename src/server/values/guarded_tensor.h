@@ -14,11 +14,13 @@ namespace smp::server {
 class TensorGuard : public c10::BackendMeta {
  public:
   /// Called when an operator is about to get the guarded `tensor`; `writes` is true if it changes
-  /// it. Makes it a plain tensor (unguard()) or throws.
+  /// it. Makes it a plain tensor (unguard()) or throws, unless it only looks on (watch_uses()).
   virtual void before_use(const at::Tensor& tensor, const std::string& op, bool writes) = 0;
   /// Returns, after before_use(), the tensor that operators get in place of the guarded one;
   /// undefined: they get that itself.
   virtual at::Tensor stand_in() const { return {}; }
+  /// True if the tensor is an ordinary one but for the guard, which stays and looks on.
+  virtual bool looks_on() const noexcept { return false; }
 };
 
 /// The dispatch key of guarded tensors: it comes before autograd, autocast and devices, and nothing
@@ -35,6 +37,11 @@ void guard_without_memory(const at::Tensor& tensor, c10::intrusive_ptr<TensorGua
 /// Guards `tensor`, whose memory stays, so that code which asks for its address gets it. unguard()
 /// puts `tensor` back to what it was.
 void guard_with_memory(const at::Tensor& tensor, c10::intrusive_ptr<TensorGuard> guard);
+
+/// Has `guard` asked before each use of `tensor`, which stays as it is: memory, kernels, gradients.
+/// Shallow copies, as detach() makes them, keep the guard when unwatch_uses() has taken it away.
+void watch_uses(const at::Tensor& tensor, c10::intrusive_ptr<TensorGuard> guard);
+void unwatch_uses(const at::Tensor& tensor) noexcept;
 
 /// Gives `tensor`, guarded until now, the data of `plain`.
 void unguard(const at::Tensor& tensor, const at::Tensor& plain);

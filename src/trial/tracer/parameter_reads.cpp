@@ -28,7 +28,8 @@ const void* memory_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-ParameterReads::ParameterReads(const std::vector<TracedModel>& models) : uses_(models.size()) {
+ParameterReads::ParameterReads(const std::vector<TracedModel>& models)
+    : uses_(models.size()), read_(models.size()) {
   for (std::size_t m = 0; m < models.size(); ++m) {
     const auto& nodes = models[m].tree->nodes;
     const auto ancestors = routed_ancestors(models[m]);
@@ -77,6 +78,7 @@ void ParameterReads::note(int model, int module, const at::Tensor& tensor) {
   const auto buffer = buffer_numbers_.find(tensor.unsafeGetTensorImpl());
   if (buffer != buffer_numbers_.end()) {
     auto& own = buffers_[buffer->second];
+    read_[static_cast<std::size_t>(own.model)] = true;
     if (own.handed.count({model, module}) == 0) {
       own.readers.insert(model == own.model ? module : 0);
     }
@@ -85,6 +87,7 @@ void ParameterReads::note(int model, int module, const at::Tensor& tensor) {
   const auto found = parameters_.find(tensor.unsafeGetTensorImpl());
   if (found == parameters_.end()) return;
   const Parameter& parameter = found->second;
+  read_[static_cast<std::size_t>(parameter.model)] = true;
   const int reader = model == parameter.model ? module : 0;
   if (parameter.returned.count({model, module}) != 0) return;
   if (parameter.holders.count(reader) == 0)

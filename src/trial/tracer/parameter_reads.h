@@ -35,6 +35,8 @@ class ParameterReads {
   /// large.
   void note_returned(int model, int module, const at::Tensor& tensor);
 
+  /// True if an operator got a weight or buffer of the model.
+  [[nodiscard]] bool any_read(int model) const { return read_.at(static_cast<std::size_t>(model)); }
   /// Returns the reads of foreign weights in one model, each once, in order of module and
   /// parameter.
   std::vector<simulate::WeightUse> foreign_uses(int model) const;
@@ -67,6 +69,7 @@ class ParameterReads {
   std::unordered_map<const void*, std::size_t> buffer_numbers_;  // by TensorImpl
   std::set<const void*> written_;                                // memory
   std::vector<std::set<std::pair<int, int>>> uses_;              // by model: (module, parameter)
+  std::vector<bool> read_;                                       // by model
 };
 
 }  // namespace smp::partitioning

@@ -95,6 +95,7 @@ struct Tracer::State {
   std::vector<TracedModel> models;
   std::uint64_t key;
   std::unordered_map<const RoutedBase*, Known> known;
+  std::vector<std::pair<RoutedBase*, RoutedBase::Place>> places;  // of its modules, before
   ParameterReads reads;
   std::optional<StateWatch> states;
   std::vector<KeptMembers> kept;
@@ -176,7 +177,8 @@ class Tracer::RunningCall {
 
 // ---- life --------------------------------------------------------------------------------------
 
-/// While the tracer lives, its modules count as placed, each with an owner of its own.
+/// While the tracer lives, its modules count as placed, each with an owner of its own; those that
+/// another model has placed already too.
 Tracer::Tracer(std::vector<TracedModel> models, std::uint64_t seed,
                const std::vector<std::string>& devices)
     : state_(std::make_unique<State>(std::move(models), found_devices(devices))) {
@@ -187,16 +189,15 @@ Tracer::Tracer(std::vector<TracedModel> models, std::uint64_t seed,
       auto* routed = (*model.routed)[i];
       if (routed == nullptr) continue;
       state_->known[routed] = {m, i, routed->smp_cannot_cross().empty()};
+      state_->places.emplace_back(routed, routed->smp_place);
       routed->smp_place = {-1, PpRank(0), model.tree->nodes[i].path};
     }
   }
 }
 
 Tracer::~Tracer() {
-  for (const auto& model : state_->models) {
-    for (auto* routed : *model.routed) {
-      if (routed != nullptr) routed->smp_place = {};
-    }
+  for (auto place = state_->places.rbegin(); place != state_->places.rend(); ++place) {
+    place->first->smp_place = place->second;
   }
 }
 
@@ -303,6 +304,7 @@ Tracer::Traces Tracer::joined(std::vector<Traces> microbatches) const {
     simulate::share_device_speeds(traces[m]);
     traces[m].foreign_uses = state_->reads.foreign_uses(static_cast<int>(m));
     traces[m].buffer_uses = state_->reads.buffer_uses(static_cast<int>(m));
+    traces[m].used = !traces[m].calls_nothing() || state_->reads.any_read(static_cast<int>(m));
     for (const auto& [asker, value] : state_->assumed) {
       if (asker.first == static_cast<int>(m)) traces[m].assumed.push_back({asker.second, value});
     }

@@ -2,6 +2,7 @@
 // (docs/data_parallelism.md, Limits).
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <map>
 #include <vector>
 
@@ -99,6 +100,77 @@ TEST(ReplicaBuffers, AreThoseOfTheFirstThatHasABatch) {
       const auto expected = idle ? before : 0.9 * before + 0.1 * statistics.batch.at(key);
       EXPECT_TRUE(torch::allclose(after, expected, 1e-12))
           << stages << " stages, step " << step << ", replica " << replica;
+    }
+  }
+}
+
+// ---- buffers that modules write, and copies of them
+// ----------------------------------------------
+
+/// Divides by the number of its calls, and by a number that the program sets.
+struct CountedImpl : torch::nn::Module {
+  CountedImpl()
+      : calls(register_buffer("calls", torch::zeros({}, torch::kDouble))),
+        scale(register_buffer("scale", torch::ones({}, torch::kDouble))),
+        linear(register_module("linear", nn::Linear(3, 3))) {
+    to(torch::kDouble);
+  }
+  Tensor forward(const Tensor& x) {
+    calls += 1;
+    return linear(x) / calls.clone() * scale;
+  }
+  Tensor calls, scale;
+  nn::Linear linear;
+};
+SMP_MODULE(Counted);
+
+using Numbers = std::map<std::pair<int, int>, double>;  // by step and replica
+
+/// @return the losses; the program changes and reads what `second` divides by, on all ranks
+Numbers losses_of_counted(int stages, bool broadcast) {
+  Config config;
+  config.pipeline_parallel_degree = stages;
+  config.auto_partition = false;
+  config.default_partition = 0;
+  config.microbatches = 2;
+  config.broadcast_buffers = broadcast;
+  Numbers losses;
+  run_local(2 * stages,
+            [&] {
+              torch::manual_seed(5);
+              Counted first, second;
+              nn::Sequential net(first, second);
+              DistributedModel model(net);
+              if (stages > 1) model.set_partition("1", 1);
+              DistributedOptimizer<torch::optim::SGD> optimizer(model.parameters(), 0.1);
+              auto train = smp::step([&](const Tensor& x) {
+                auto loss = (model(x) * second->scale).pow(2).mean();
+                model.backward(loss);
+                return loss;
+              });
+              for (int step = 0; step < 4; ++step) {
+                {
+                  const torch::NoGradGuard no_grad;
+                  second->scale.fill_(1 + step);
+                }
+                optimizer.zero_grad();
+                const auto loss = train(numbers(10 * step + dp_rank(), {4, 3})).reduce_mean();
+                optimizer.step();
+                losses[{step, dp_rank()}] = loss.item<double>();
+              }
+            },
+            config, {.seed = 4});
+  return losses;
+}
+
+TEST(ReplicaBuffers, ThatModulesWriteMayHaveCopies) {
+  for (const bool broadcast : {false, true}) {
+    const auto one_stage = losses_of_counted(1, broadcast);
+    const auto two_stages = losses_of_counted(2, broadcast);
+    ASSERT_EQ(two_stages.size(), 8);
+    for (const auto& [key, loss] : one_stage) {
+      EXPECT_NEAR(two_stages.at(key), loss, 1e-12 * std::abs(loss))
+          << "step " << key.first << ", replica " << key.second << ", broadcast " << broadcast;
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <iterator>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,9 +106,11 @@ struct OneImpl : torch::nn::Module {
 SMP_MODULE(One);
 
 /// Runs `body` in a step. Its first call is awaited; what calls like it return is known then.
-void in_step(const std::function<void(One& model, ModuleServer& server)>& body) {
+/// @return the records that were left at the step's end
+std::uint64_t in_step(const std::function<void(One& model, ModuleServer& server)>& body) {
   LocalServers servers(2);
   const auto schedule = schedule::make_simple();
+  std::uint64_t left = 0;
   servers.run([&](ModuleServer& server) {
     One model;
     place_modules(server, *model, {{"remote", 1}});
@@ -116,7 +119,9 @@ void in_step(const std::function<void(One& model, ModuleServer& server)>& body) 
     task.weights = {1};
     task.body = [&](int) { body(model, server); };
     server.run_step(task);
+    left += server.core().counters.records_left;
   });
+  return left;
 }
 
 OutgoingCall& call_of(const at::Tensor& result) {
@@ -238,6 +243,51 @@ TEST(OutgoingCall, IsAsIfNothingHadBeenWhenItIsLeft) {
     server.engine().backward({y}, {at::ones_like(y)}, false);
     EXPECT_EQ(call.backward(), Backward::kReleased);
   });
+}
+
+/// Runs a backward that keeps the graph and throws here while the owner of `remote` is at work.
+void break_backward_of(const at::Tensor& remote, const at::Tensor& local, const at::Tensor& x) {
+  BackwardOptions options;
+  options.keep_graph = true;
+  options.accumulate = false;
+  const edge_list roots{torch::autograd::impl::gradient_edge(remote),
+                        torch::autograd::impl::gradient_edge(local)};
+  const edge_list captures{{torch::autograd::impl::try_get_grad_accumulator(x), 0}};
+  EXPECT_THROW(run_backward(roots, {at::ones({2}), at::ones({2})}, options, captures),
+               std::domain_error);
+}
+
+TEST(OutgoingCall, IsReleasedWhenItsGraphDiesBeforeTheAnswer) {
+  const auto left = in_step([](One& model, ModuleServer& server) {
+    const auto x = at::ones({2}).requires_grad_();
+    const auto local = x * 2;
+    local.register_hook([](const at::Tensor&) { throw std::domain_error("broken"); });
+    auto remote = model(x);
+    break_backward_of(remote, local, x);
+    EXPECT_EQ(call_of(remote).backward(), Backward::kAsked);
+    const auto& requests = server.core().step->requests;
+    remote.reset();
+    EXPECT_EQ(requests.size(), 1) << "the answer is awaited";
+    LocalServers::sleep(base::kSecond);
+    EXPECT_EQ(requests.size(), 0);
+  });
+  EXPECT_EQ(left, 0);
+}
+
+TEST(OutgoingCall, IsReleasedWhenItsGraphDiesAndNoPassCame) {
+  const auto left = in_step([](One& model, ModuleServer& server) {
+    auto y = model(at::ones({2}).requires_grad_());
+    auto& call = call_of(y);
+    JoinedCall joined(call, *server.core().step);
+    BackwardOptions options;
+    options.keep_graph = true;
+    call.join(options, {});
+    joined.target().on_backward({});
+    EXPECT_EQ(call.backward(), Backward::kAnswered);
+    y.reset();
+    LocalServers::sleep(base::kSecond);
+  });
+  EXPECT_EQ(left, 0);
 }
 
 }  // namespace outgoing_call_test

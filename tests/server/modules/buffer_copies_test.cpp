@@ -93,6 +93,33 @@ TEST_F(BufferCopiesTest, MayBeChangedAlikeOnAllRanksBetweenSteps) {
   EXPECT_TRUE(at::equal(copy(), original()));
 }
 
+/// As at the start, and before every step if replicas follow the first.
+TEST_F(BufferCopiesTest, AreNotUsedByTheValuesOfAnotherPipeline) {
+  for (int step = 0; step < 3; ++step) {
+    for (auto& rank : ranks_) rank.copies.give([&] { rank.table.fill_(step); });
+    begin_step();
+    original().add_(step);
+    end_step();
+  }
+  EXPECT_THAT(refusal([&] { copy().sum(); }), HasSubstr("(which changed it)"));
+}
+
+TEST_F(BufferCopiesTest, HaveTheValuesThatTheyWereGiven) {
+  for (int step = 0; step < 3; ++step) {
+    for (auto& rank : ranks_) rank.copies.give([&] { rank.table.fill_(step); });
+    begin_step();
+    EXPECT_EQ(copy().sum().item<int>(), 6 * step);
+    end_step();
+  }
+}
+
+TEST_F(BufferCopiesTest, CountAsUsedIfTheyWereBeforeTheyWereGivenValues) {
+  copy().sum();
+  for (auto& rank : ranks_) rank.copies.give([&] { rank.table.fill_(rank.copies.size()); });
+  original().add_(1);
+  EXPECT_THAT(refusal([&] { end_step(); }), HasSubstr("stale"));
+}
+
 /// As a checkpoint does that was loaded.
 TEST_F(BufferCopiesTest, AreRightIfTheSameValuesWereWrittenAgain) {
   original().copy_(original().clone());

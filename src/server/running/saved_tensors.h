@@ -1,4 +1,4 @@
-// server/recompute/saved_tensors.h: what autograd nodes save for their backward, given to whoever
+// server/running/saved_tensors.h: what autograd nodes save for their backward, given to whoever
 // wants it (LibTorch's default hooks for saved tensors, which only Python can set).
 #pragma once
 
@@ -16,8 +16,13 @@ class SavedTensorTaker {
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> next() = 0;
 };
 
-/// Gives what the running fiber's nodes save to `taker` while it lives; nullptr: to nobody. The
-/// first one installs LibTorch's hooks for the process.
+/// Lets LibTorch ask, from now on and in this process, how each tensor is to be saved: a taker, or
+/// saved_versions.h. Does nothing where another library has brought an engine of its own
+/// (LibTorch's of Python), and if it was called before. Threads: any.
+void hook_saved_tensors();
+
+/// Gives what the running fiber's nodes save to `taker` while it lives; nullptr: to nobody.
+/// @throws UnsupportedError  another library has brought an engine of its own.
 class SavedTensorScope {
  public:
   explicit SavedTensorScope(SavedTensorTaker* taker);

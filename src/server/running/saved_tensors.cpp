@@ -1,14 +1,16 @@
-// server/recompute/saved_tensors.cpp: an engine that differs from LibTorch's in one virtual
+// server/running/saved_tensors.cpp: an engine that differs from LibTorch's in one virtual
 // function: C++ has no other way to the hooks that every new SavedVariable asks for.
-#include "server/recompute/saved_tensors.h"
+#include "server/running/saved_tensors.h"
 
 #include <torch/csrc/autograd/engine.h>
 
 #include <memory>
 #include <utility>
 
+#include "base/check.h"
 #include "base/fiber_local.h"
 #include "base/keep_until_exit.h"
+#include "server/running/saved_versions.h"
 
 namespace smp::server {
 namespace {
@@ -21,8 +23,8 @@ const base::FiberLocal<SavedTensorTaker>& current_taker() {
 class HookedEngine final : public torch::autograd::Engine {
  public:
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    auto* const taker = current_taker().get();
-    return taker == nullptr ? nullptr : taker->next();
+    if (auto* const taker = current_taker().get()) return taker->next();
+    return hooks_of_written_tensors();
   }
 };
 
@@ -37,18 +39,22 @@ torch::autograd::Engine& hooked_engine() {
   return engine;
 }
 
-void install() {
-  static const bool once = [] {
-    torch::autograd::set_default_engine_stub(&hooked_engine);
-    return true;
-  }();
-  static_cast<void>(once);
-}
-
 }  // namespace
 
+void hook_saved_tensors() {
+  using torch::autograd::Engine;
+  if (&Engine::get_default_engine() != &Engine::get_base_engine()) return;
+  torch::autograd::set_default_engine_stub(&hooked_engine);
+}
+
 SavedTensorScope::SavedTensorScope(SavedTensorTaker* taker) : outer_(current_taker().get()) {
-  if (taker != nullptr) install();
+  if (taker != nullptr) {
+    hook_saved_tensors();
+    SMP_REQUIRE_AS(UnsupportedError,
+                   &torch::autograd::Engine::get_default_engine() == &hooked_engine(),
+                   "activation checkpointing needs LibTorch's own autograd engine, but another "
+                   "library has brought one of its own (LibTorch's for Python?)");
+  }
   current_taker().set(taker);
 }
 
