@@ -50,6 +50,20 @@ step plan "$run"
 says "modules on 2 stages"
 step plan "$run/plan.json"
 says "modules on 2 stages"
+# More ranks than cores: said once, and no reason to fret.
+echo "+ smp demo on one core"
+taskset -c "$(taskset -cp $$ | sed -E 's/.*: ([0-9]+).*/\1/')" \
+  "$smp" demo --ranks 2 --config tiny --steps 3 --seed 7 --data "$text" >said || { cat said; exit 1; }
+says "^note +ranks outnumber the cores of this machine"
+[ "$(grep -c "outnumber" said)" = 1 ] && [ "$(grep -c "bubble .* %$" said)" = 3 ] || { cat said; exit 1; }
+runs=(runs/demo-*)
+step report "${runs[0]}" "${runs[1]}"
+says "^ +${runs[0]#runs/} +${runs[1]#runs/} +change$"
+says "^a step +[0-9.]+ m?s +[0-9.]+ m?s +[-+][0-9.]+ %$"
+says "^The losses of the 3 steps that both have "
+says "^busy +[0-9.]+ m?s +[0-9.]+ m?s "
+says "^wrote ${runs[1]}/compared-with-${runs[0]#runs/}.html$"
+[ -s "${runs[1]}/compared-with-${runs[0]#runs/}.html" ]
 
 # Replicas and spread layers.
 gpt="--size tiny --steps 4 --microbatches 2 --generate 5 --data $text"

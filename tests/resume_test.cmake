@@ -26,6 +26,20 @@ foreach(file model optimizer)
   execute_process(COMMAND ${CMAKE_COMMAND} -E compare_files whole/step-5/${file}.safetensors
     parts/step-5/${file}.safetensors WORKING_DIRECTORY ${WORK} COMMAND_ERROR_IS_FATAL ANY)
 endforeach()
+
+# Goes on before the end of what the job before logged: no step is logged twice.
+file(WRITE ${WORK}/parts/latest step-2)
+train(parts 5 --pp 2)
+if(NOT printed MATCHES "resumes after step 2 of parts")
+  message(FATAL_ERROR "it did not go on after step 2:\n${printed}")
+endif()
+file(STRINGS ${WORK}/parts/run run)
+file(STRINGS ${run}/metrics.jsonl steps)
+list(TRANSFORM steps REPLACE "^{\"step\":([0-9]+),.*" "\\1")
+if(NOT steps STREQUAL "1;2;3;4;5")
+  message(FATAL_ERROR "${run}/metrics.jsonl has the steps ${steps}")
+endif()
+
 train(parts 6 --tp 2)
 if(NOT printed MATCHES "resumes after step 5 of parts.*step +6/6 +loss")
   message(FATAL_ERROR "it did not go on with other degrees:\n${printed}")

@@ -98,6 +98,10 @@ for name in ninja ctest mpirun; do
 echo "$(basename "$0") $*" >>"$state/calls"
 EOF
 done
+stub doxygen <<'EOF'
+echo "doxygen $* for $SMP_DOCS in $PWD" >>"$state/calls"
+[ ! -e "$state/mistakes" ] || { echo "step.h:3: error: unknown command"; exit 1; }
+EOF
 { echo '#!/bin/sh'; echo '[ ! -e "$state/offline" ] || { echo "smp: apt-get download jargon-text failed" >&2; exit 1; }'; } \
   >"$work/root/samples/t5/fetch_text.sh"
 chmod +x "$work/root/samples/t5/fetch_text.sh"
@@ -302,6 +306,20 @@ smp demo
 check ends_with 1
 check says "SMP_TORCH_DIR names $state, but it holds no LibTorch"
 unset SMP_TORCH_DIR
+
+# The pages of the interface need neither compiler nor LibTorch.
+machine docs "" "doxygen 1.9.4"
+smp docs
+check ends_with 0
+check called "--force-unsafe-io doxygen"
+check called "doxygen docs/doxygen/Doxyfile for $work/root/build/docs in $work/root"
+check says "made $work/root/build/docs/api/index.html"
+touch "$state/mistakes"
+smp docs
+check ends_with 1
+check says "step.h:3: error: unknown command"
+smp docs extra
+check says "docs takes no arguments, not 'extra'"
 
 # How perf starts its programs: as perf/ranks says.
 machine perf "$common

@@ -24,7 +24,10 @@ namespace smp {
 /// share slices or the optimizer's state send one or two more. Replicas that pass different options
 /// are told so by the next step.
 ///
-/// @param norm_type  1, 2, any p, 0 (counts gradients), infinity
+/// @param parameters           whose gradients are scaled
+/// @param max_norm             the largest norm that they may have together
+/// @param norm_type            1, 2, any p, 0 (counts gradients), infinity
+/// @param error_if_nonfinite   whether a norm that is not finite is an error
 /// @throws UsageError     it is called inside a step, or after one under no_sync(); ranks pass
 ///                        different options; a tensor of no model has gradients on two ranks, or on
 ///                        one where there are replicas; the norm is not finite and

@@ -42,6 +42,7 @@ class SMP_API CommHook {
 
   /// Returns the tensors that travel instead of `elements`.
   /// @param elements  [n], n > 0, contiguous, of the gradients' dtype; not to be changed or kept
+  /// @param part      which elements of the model they are
   /// @return dense tensors, of memory that nobody writes to any more; the same number on all
   ///         replicas
   virtual std::vector<at::Tensor> compress(const at::Tensor& elements, const Part& part) = 0;
@@ -50,6 +51,7 @@ class SMP_API CommHook {
   /// one.
   /// @param compressed  what compress() gave here or in another replica; not to be changed
   /// @param like        [n], of the dtype that is wanted, its elements undefined
+  /// @param part        which elements of the model they are
   /// @return [n], of that dtype, of memory that nobody else writes to
   virtual at::Tensor decompress(const std::vector<at::Tensor>& compressed, const at::Tensor& like,
                                 const Part& part) = 0;

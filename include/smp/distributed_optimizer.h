@@ -128,7 +128,8 @@ class DistributedOptimizer {
                 "smp::DistributedOptimizer wraps a torch::optim optimizer");
 
  public:
-  /// @param model  the model whose memory plan counts this optimizer's state
+  /// @param model      the model whose memory plan counts this optimizer's state
+  /// @param optimizer  over parameters of any models; moved into this object
   /// @throws UnsupportedError  `optimizer` is LBFGS, which needs all parameters at once.
   DistributedOptimizer(DistributedModelBase& model,
                        Optimizer&& optimizer) requires(!std::is_abstract_v<Optimizer>)

@@ -12,6 +12,7 @@
 
 namespace smp {
 
+/// How a DistributedSampler deals samples out; the same on all ranks.
 struct DistributedSamplerOptions {
   /// If true, every epoch has another random order, the same on all ranks; otherwise the order is
   /// 0, 1, 2, ...

@@ -11,6 +11,7 @@ namespace smp {
 class Rank;
 class Replicas;
 
+/// What becomes of gradients while a Join waits for the last replica; the same on all ranks.
 struct JoinOptions {
   /// Divisor of gradients once replicas have run out of batches. True, as in torch, divides by the
   /// number of all replicas, so that each batch counts what it counted before; false by the number

@@ -107,6 +107,7 @@ class SMP_API PartitionPlan {
   /// moved.
   std::string to_json() const;
   /// Reads the plan that to_json() wrote.
+  /// @param text  the JSON
   /// @param name  leads the messages: the path of the file.
   /// @throws UsageError  broken JSON, another format or version, a missing or wrong member.
   static PartitionPlan from_json(const std::string& text, const std::string& name);

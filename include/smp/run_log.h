@@ -22,6 +22,7 @@ struct StepTiming {
   bool oversubscribed = false;  ///< ranks outnumber cores
 };
 
+/// Where a RunLog makes its folder, and what its picture of the loss shows; the same on all ranks.
 struct RunLogOptions {
   std::string parent_folder = "runs";
   std::string loss_unit = {};  ///< shown on the axis: "nats per byte"
@@ -31,6 +32,11 @@ struct RunLogOptions {
   /// Number of append() calls of the job that this one continues; the numbers of lines go on from
   /// it.
   std::int64_t lines_before = 0;
+  /// The folder() of the run that this job goes on with, after `lines_before` lines: they stay, and
+  /// what later steps left is removed from metrics.jsonl and the file for TensorBoard before
+  /// anything is appended, so that no step is there twice. Empty: a new folder. What rank 0 says
+  /// counts. Runs that `smp sweep` starts take a new folder in any case.
+  std::string continues = {};
 };
 
 /// A folder `runs/NAME-YYYYmmdd-HHMMSS` (UTC) that rank 0 fills: run.json (with how many threads
@@ -42,10 +48,13 @@ struct RunLogOptions {
 /// optimizer's step(), or the program itself.
 class SMP_API RunLog {
  public:
-  /// Makes the folder. All ranks call it, outside of steps.
-  /// @param model  must outlive this object
+  /// Makes the folder, or goes on in that of an earlier job. All ranks call it, outside of steps.
+  /// @param name     the beginning of the folder's name
+  /// @param model    must outlive this object
+  /// @param options  where the folder is made, and what its pictures show
   /// @throws ResourceError  the folder or what is in it cannot be made; on every rank.
-  /// @throws UsageError     options are wrong.
+  /// @throws UsageError     options are wrong; RunLogOptions::continues is no run's folder, or one
+  ///                        of its files is broken; on every rank.
   RunLog(const std::string& name, const DistributedModelBase& model,
          const RunLogOptions& options = {});
   /// Ends the log. If finish() was not called, rank 0 draws what it can from its own files, and

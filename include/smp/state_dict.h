@@ -69,6 +69,8 @@ SMP_API StateDict state_dict(const torch::nn::Module& module);
 
 /// Copies the values of `dict` into `module`, as PyTorch does; dtypes are converted. For a tensor
 /// with several names one of them is enough. Nothing is changed if something is refused.
+/// @param module  gets the values
+/// @param dict    has them, by name
 /// @param strict  names that only one of both has are an error, and so are different values for the
 ///                names of one tensor; else the last counts.
 /// @throws UsageError  listing all missing and unexpected names, shapes that differ, and dtypes

@@ -22,6 +22,7 @@
 
 namespace smp {
 
+/// How smp::step splits a batch and weighs its microbatches; what is not set is as in Config.
 struct StepOptions {
   /// Number of slices of the batch; default: Config::microbatches. A batch with fewer rows makes
   /// fewer.

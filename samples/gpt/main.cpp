@@ -8,8 +8,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "options.h"
@@ -20,8 +23,9 @@
 namespace gpt {
 namespace {
 
-constexpr double kTolerance = 1e-4;  // float32, summed in another order
-constexpr std::int64_t kLines = 20;  // of progress
+constexpr double kTolerance = 1e-4;      // float32, summed in another order
+constexpr std::int64_t kLines = 20;      // of progress
+constexpr const char* kRunFile = "run";  // in the folder of checkpoints, names that of the log
 
 smp::Config library_settings(const Options& options) {
   smp::Config settings;
@@ -90,12 +94,27 @@ bool saves_after(std::int64_t step, const Options& options) {
   return !options.checkpoint.empty() && (at_stride || step == options.steps);
 }
 
+/// The folder in which the jobs before this one logged, if it is still there.
+std::string log_before(const Options& options) {
+  std::string folder;
+  std::getline(std::ifstream(std::filesystem::path(options.checkpoint) / kRunFile), folder);
+  return std::filesystem::exists(folder + "/run.json") ? folder : std::string();
+}
+
+void note_log(const Options& options, const std::string& folder) {
+  std::filesystem::create_directories(options.checkpoint);
+  std::ofstream(std::filesystem::path(options.checkpoint) / kRunFile)
+      << std::filesystem::absolute(folder).string() << '\n';
+}
+
 void train(const Options& options, const Text& text) {
   Trainer trainer(options.recipe, text);
   const bool comparable = start(trainer, options);
   const auto alone = comparable ? reference(options, text) : std::vector<double>();
-  smp::RunLog log("gpt", trainer.model(),
-                  {.loss_unit = "nats per byte", .lines_before = trainer.steps()});
+  smp::RunLogOptions of_log{.loss_unit = "nats per byte", .lines_before = trainer.steps()};
+  if (trainer.steps() > 0) of_log.continues = log_before(options);
+  smp::RunLog log("gpt", trainer.model(), of_log);
+  if (smp::rank() == 0 && !options.checkpoint.empty()) note_log(options, log.folder());
   const auto stride = std::max<std::int64_t>(1, options.steps / kLines);
   std::vector<double> losses;
   while (trainer.steps() < options.steps) {

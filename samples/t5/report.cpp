@@ -14,7 +14,8 @@ namespace {
 constexpr double kTolerance = 1e-4;      // float32, summed in another order
 constexpr int64_t kStepsInOutcome = 10;  // one batch alone makes the loss jump
 constexpr const char* kOversubscribed =
-    "ranks outnumber cores: the bubble counts processor time, and cannot come near 0";
+    "ranks outnumber the cores of this machine: they take turns, and the bubble, which then counts "
+    "processor time, cannot come near 0";
 
 double relative_difference(double value, double expected) {
   return std::abs(value - expected) / std::abs(expected);
@@ -96,9 +97,9 @@ void Report::step(int64_t step, const StepResult& result) {
   check_.compare(step, result);
   held_lines_.push_back(line(step, result, timing));
   if (step + 1 < check_.num_steps()) return;
-  if (step + 1 == check_.num_steps()) {
-    console_.say("check", check_.summary());
-    if (timing.oversubscribed) console_.say("note", kOversubscribed);
+  if (step + 1 == check_.num_steps()) console_.say("check", check_.summary());
+  if (timing.oversubscribed && !std::exchange(said_oversubscribed_, true)) {
+    console_.say("note", kOversubscribed);
   }
   for (const auto& held : held_lines_) console_.say("step", held);
   held_lines_.clear();

@@ -60,6 +60,7 @@ class Report {
   std::vector<std::string> held_lines_;
   std::vector<double> byte_losses_;
   double seconds_ = 0;
+  bool said_oversubscribed_ = false;
 };
 
 }  // namespace t5

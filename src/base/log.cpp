@@ -5,10 +5,13 @@
 #include <spdlog/sinks/ansicolor_sink.h>
 #include <spdlog/sinks/ostream_sink.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <set>
+
+#include "base/status_line.h"
 
 namespace smp::base {
 namespace {
@@ -66,6 +69,8 @@ struct Log {
   std::set<std::string> warned;  // guarded by mutex
 };
 
+std::atomic<int> rank_of_lines = -1;
+
 Log& process_log() {
   static Log* const log = new Log;
   return *log;
@@ -73,7 +78,12 @@ Log& process_log() {
 
 }  // namespace
 
-void set_log_rank(int rank) { process_log().name(std::to_string(rank), rank); }
+void set_log_rank(int rank) {
+  rank_of_lines = rank;
+  process_log().name(std::to_string(rank), rank);
+}
+
+int log_rank() noexcept { return rank_of_lines; }
 
 bool log_enabled(LogLevel level) noexcept {
   return process_log().logger.should_log(to_spdlog(level));
@@ -81,6 +91,7 @@ bool log_enabled(LogLevel level) noexcept {
 
 void log_text(LogLevel level, const std::string& text) noexcept {
   Log& log = process_log();
+  if (log.logger.should_log(to_spdlog(level))) erase_status();
   log.logger.log(to_spdlog(level), spdlog::string_view_t(text));
   log.logger.flush();
 }

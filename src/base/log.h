@@ -16,6 +16,9 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 /// Names this process in log lines from now on, and sets its level. Before, it is "rank ?".
 void set_log_rank(int rank);
 
+/// Returns the rank that set_log_rank() gave last; -1 before.
+int log_rank() noexcept;
+
 /// True if a line of this level would be shown; ask before building a costly one.
 bool log_enabled(LogLevel level) noexcept;
 

@@ -4,12 +4,14 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <limits>
 #include <unordered_map>
 
 #include "base/check.h"
+#include "base/text/progress.h"
 #include "checkpoint/checksum.h"
 #include "d2d/tensors/tensor_data.h"
 #include "smp/codec.h"
@@ -25,6 +27,11 @@ d2d::Payload pack(const Values&... values) {
   (writer.put(values), ...);
   Packet packet = std::move(writer).take();
   return {std::move(packet.bytes), std::move(packet.tensors)};
+}
+
+std::int64_t size_of(const TensorInfo& info) {
+  return c10::multiply_integers(info.sizes) *
+         static_cast<std::int64_t>(c10::elementSize(info.dtype));
 }
 
 std::uint64_t hash_of(const at::Tensor& tensor) {
@@ -212,7 +219,12 @@ void Exchange::deliver(const std::vector<bool>& wanted,
       if (!problem) problem = std::current_exception();
     }
   };
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+  std::int64_t bytes = 0;
+  for (const auto& info : tensors_) bytes += size_of(info);
+  base::Progress progress(what_, bytes, base::Progress::Unit::kBytes);
+  bytes = 0;
+  for (std::size_t i = 0; i < tensors_.size(); bytes += size_of(tensors_[i++])) {
+    progress.at(bytes);
     int giver = -1;
     for (int r = ranks_.size() - 1; r >= 0; --r) giver = gives(r, i) ? r : giver;
     std::vector<GlobalRank> members{ranks_.members()[giver]};

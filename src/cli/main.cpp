@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/machine/device.h"
@@ -14,9 +15,11 @@
 #include "cli/doctor.h"
 #include "cli/job_paths.h"
 #include "cli/plan_program.h"
+#include "cli/sweep.h"
 #include "config/config.h"
 #include "config/config_keys.h"
 #include "report/folder/plan_schedules.h"
+#include "report/folder/run_comparison.h"
 #include "report/folder/run_folder.h"
 #include "schedule/list_check.h"
 #include "schedule/named_lists.h"
@@ -36,6 +39,12 @@ void report(const std::string& folder) {
   if (pictures.empty()) print(folder + ": no step was logged yet, nothing to draw\n");
   print(smp::report::summarise_run(folder, smp::base::terminal_width()) + "\n");
   for (const std::string& picture : pictures) print("wrote " + picture + "\n");
+}
+
+void compare(const std::string& first, const std::string& second, const std::string& file) {
+  const auto [tables, page] =
+      smp::report::compare_runs(first, second, file, smp::base::terminal_width());
+  print(tables + "wrote " + page + "\n");
 }
 
 void export_trace(const std::string& folder, const std::string& file) {
@@ -90,9 +99,12 @@ struct ScheduleToPrint {
 // What the verbs are given, and how the process shall exit. Lives as long as the parser.
 struct Call {
   std::string folder;      // report, trace
+  std::string other;       // report: the second of two runs
+  std::string page;        // report
   std::string trace_file;  // trace
   std::string plan;        // plan
   smp::cli::ProgramToPlan to_plan;
+  smp::cli::ProgramToSweep to_sweep;
   ScheduleToPrint schedule;
   std::string config_file;  // config
   int ranks = 0;
@@ -102,11 +114,24 @@ struct Call {
 };
 
 void add_report(CLI::App& app, Call& call) {
-  auto* verb =
-      app.add_subcommand("report", "Draw the pictures and pages of a run, or of a plan, again");
+  auto* verb = app.add_subcommand(
+      "report",
+      "Draw the pictures and pages of a run, or of a plan, again; of two runs, compare them");
   verb->add_option("RUN", call.folder, "Folder of the run, such as runs/demo-20261121-140509")
       ->required();
-  verb->callback([&call] { call.exit_code = guarded([&] { report(call.folder); }); });
+  auto* other = verb->add_option("OTHER", call.other, "Folder of a run to compare it with");
+  verb->add_option("--out", call.page,
+                   "File for the page of both (default: compared-with-RUN.html in OTHER)")
+      ->needs(other);
+  verb->callback([&call] {
+    call.exit_code = guarded([&] {
+      if (call.other.empty()) {
+        report(call.folder);
+      } else {
+        compare(call.folder, call.other, call.page);
+      }
+    });
+  });
 }
 
 void add_trace(CLI::App& app, Call& call) {
@@ -172,6 +197,30 @@ void add_plan(CLI::App& app, Call& call) {
     int program = 0;
     call.exit_code = guarded([&] { program = plan(call); });
     if (call.exit_code == 0) call.exit_code = program;
+  });
+}
+
+void add_sweep(CLI::App& app, Call& call) {
+  auto& wanted = call.to_sweep;
+  auto* verb = app.add_subcommand(
+      "sweep",
+      "Run a program with every combination of some settings, and print a row for each: sweep "
+      "--ranks N --smp.KEY A,B [--smp.KEY ...] -- PROGRAM ARGUMENTS");
+  verb->add_option("--ranks", wanted.ranks, "Of each run; with commas between them: one more axis")
+      ->required()
+      ->delimiter(',')
+      ->check(CLI::Range(1, smp::base::kMostStages));
+  verb->add_option("--timeout", wanted.most_seconds, "After which a run is ended, in seconds")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--out", wanted.folder,
+                   "New folder for runs, logs and tables (default: sweeps/PROGRAM-time)");
+  verb->add_option("--csv", wanted.csv, "File for the table, beside that in the folder");
+  verb->add_option("--json", wanted.json, "The same as JSON");
+  verb->callback([&call] {
+    int ended = 0;
+    call.exit_code = guarded([&] { ended = smp::cli::sweep(call.to_sweep); });
+    if (call.exit_code == 0) call.exit_code = ended;
   });
 }
 
@@ -260,15 +309,19 @@ int main(int argc, char** argv) {
   app.name("smp");
   app.footer(
       "The script ./smp of the source folder is another program: it builds this tool and passes\n"
-      "report, trace, plan, schedule, config and doctor on to it; demo, test, build, install and "
-      "perf are its own.");
+      "report, trace, plan, sweep, schedule, config and doctor on to it; demo, test, build,\n"
+      "install and perf are its own.");
   app.set_version_flag("--version", "smp " SMP_VERSION " (LibTorch " SMP_TORCH_VERSION ")");
   app.require_subcommand(1);
   Call call;
-  call.to_plan.command = smp::cli::take_program(argc, argv);
+  call.to_plan.command = call.to_sweep.command = smp::cli::take_program(argc, argv);
+  if (argc > 1 && std::string_view(argv[1]) == "sweep") {
+    call.to_sweep.settings = smp::base::take_flags(argc, argv);
+  }
   add_report(app, call);
   add_trace(app, call);
   add_plan(app, call);
+  add_sweep(app, call);
   add_schedule(app, call);
   add_config(app, call);
   add_doctor(app, call);

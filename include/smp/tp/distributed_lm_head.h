@@ -14,6 +14,7 @@
 
 namespace smp {
 
+/// The sizes of a language model, and the options of its layers.
 struct TransformerLMHeadOptions {
   AttentionLayerOptions attention = {};  ///< of every layer, with cross-attention or without
   TransformerOutputLayerOptions output = {};

@@ -70,7 +70,11 @@ class SMP_API DistributedModule : public torch::nn::Module {
   /// time, and this rank's slice of them is kept. A piece has at least 16 elements if the whole
   /// has, and but for the last a multiple of 16, so that LibTorch's initialisers draw the numbers
   /// that they draw at once.
-  /// @param unit  0: that dimension can be divided by T; else as for register_padded_slice()
+  /// @param name   of the parameter
+  /// @param sizes  of the whole tensor
+  /// @param dim    the dimension that is cut
+  /// @param fill   writes some rows of it
+  /// @param unit   0: that dimension can be divided by T; else as for register_padded_slice()
   /// @throws UsageError  as register_slice() and register_padded_slice()
   at::Tensor& register_drawn_slice(const std::string& name, at::IntArrayRef sizes, std::int64_t dim,
                                    const FillRows& fill, std::int64_t unit = 0);

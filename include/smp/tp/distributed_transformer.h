@@ -47,6 +47,8 @@
 
 namespace smp {
 
+/// The sizes of a layer of attention with its residual sum, and how it starts and computes. Names
+/// are those of torch's Python counterparts.
 struct AttentionLayerOptions {
   /// May be any number: ranks get ceil(A/T) each, and the surplus heads of the last ones are zeros.
   std::int64_t num_attention_heads = 32;
@@ -71,6 +73,8 @@ struct AttentionLayerOptions {
   std::string optimize = {};  ///< "speed" or "memory"; empty: as the setting
 };
 
+/// The sizes of a layer of two linear maps with its residual sum, and how it starts and computes;
+/// members mean what those of AttentionLayerOptions do.
 struct TransformerOutputLayerOptions {
   std::int64_t hidden_size = 1024;
   std::int64_t intermediate_size = 4096;  ///< a multiple of T

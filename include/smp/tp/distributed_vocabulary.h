@@ -48,6 +48,7 @@ class SMP_API DistributedVocabularyImpl : public DistributedModule {
   at::Tensor scores(const at::Tensor& hidden);
   /// Returns the cross entropy of scores(hidden) in nats, without any rank having these scores: [B,
   /// ..].
+  /// @param hidden  [B, .., H]
   /// @param labels  [B, ..] int64 or uint8 in [0, V), or -100: costs nothing
   at::Tensor losses(const at::Tensor& hidden, const at::Tensor& labels);
 

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 
 #include "alive/farewell.h"
 #include "alive/writing.h"
+#include "api/files/runs_folder.h"
 #include "api/model/model_state.h"
 #include "api/planning/plan_decision.h"
 #include "api/rank/clock_offset.h"
@@ -28,6 +30,7 @@
 #include "d2d/wire/wire.h"
 #include "report/analysis/trace_file.h"
 #include "report/export/event_file.h"
+#include "report/folder/continued_run.h"
 #include "report/folder/run_folder.h"
 #include "report/pictures/memory_use.h"
 #include "report/pictures/traffic.h"
@@ -260,20 +263,28 @@ struct RunLog::State {
 
   void open_files(const std::string& name, const std::string& utc, const RunLogOptions& options,
                   const std::vector<report::ComputingRanks>& computing) {
-    folder = make_folder(options.parent_folder, name, utc);
-    base::write_file(file(report::kRunFile), description(name, utc, options, computing));
+    const char* const wanted = std::getenv(kRunsFolderVariable);
+    auto started = utc;
+    if (wanted != nullptr || options.continues.empty()) {
+      folder = make_folder(wanted != nullptr ? wanted : options.parent_folder, name, utc);
+    } else {
+      folder = options.continues;
+      started = report::continue_run(folder, lines.of_earlier_job);
+    }
+    base::write_file(file(report::kRunFile), description(name, started, options, computing));
     writer.metrics.emplace(file(report::kMetricsFile));
+    const bool has_curves = base::file_exists(file(report::kEventFile));
     writer.events.emplace(file(report::kEventFile));
-    writer.events->append(report::event_file_header(seconds_since_1970()));
+    if (!has_curves) writer.events->append(report::event_file_header(seconds_since_1970()));
     write_plan();
   }
 
-  std::string description(const std::string& name, const std::string& utc,
+  std::string description(const std::string& name, const std::string& started,
                           const RunLogOptions& options,
                           const std::vector<report::ComputingRanks>& computing) const {
     report::RunDescription made;
     made.name = name;
-    made.started = utc;
+    made.started = started;
     made.smp_version = SMP_VERSION;
     made.torch_version = SMP_TORCH_VERSION;
     made.world_size = rank.topology().size();
@@ -360,6 +371,8 @@ struct RunLog::State {
   }
 
   std::int64_t steps() const { return rank.server().core().port.step(); }
+  /// False if this job ran no step: what the folder holds of others' steps stays.
+  bool trained() const { return steps() > before.steps; }
 
   /// Writes the messages of all stages, on the writer. Collective.
   void write_traffic() {
@@ -381,7 +394,7 @@ struct RunLog::State {
     const auto peak = base::peak_resident_bytes();
     const auto own = peak == 0 ? 0 : std::max<std::int64_t>(0, peak - before.memory);
     const auto stages = gather_values(rank.groups().of(Group::kPp), own, "memory of the stages");
-    if (!writes()) return;
+    if (!writes() || !trained()) return;
     write_if_possible(
         [&] { base::write_file(file(report::kMemoryFile), report::memory_use_to_json(stages)); });
   }
@@ -470,7 +483,9 @@ std::vector<std::string> RunLog::finish() {
   std::vector<std::string> pictures;
   state_->write_if_possible([&] {
     state_->write_plan();
-    base::write_file(state_->file(report::kTraceFile), report::trace_to_json(timeline));
+    if (state_->trained()) {
+      base::write_file(state_->file(report::kTraceFile), report::trace_to_json(timeline));
+    }
     pictures = report::draw_run(state_->folder);
   });
   return pictures;

@@ -9,6 +9,7 @@
 #include "api/model/common_buffers.h"
 #include "api/rank/rank.h"
 #include "base/check.h"
+#include "base/text/progress.h"
 #include "deferred/delayed_tensors.h"
 #include "module/path_below.h"
 
@@ -96,7 +97,9 @@ void ModelPlacement::keep_own_tensors(Rank& rank) const {
     if (placed.here(rank.pp_rank())) continue;
     server.foreign().shrink(placed.name, placed.tensor, stages[placed.owner.index()], placed.held);
   }
+  base::Progress progress("the model's first values", std::ssize(tensors_));
   for (const auto& placed : tensors_) {
+    progress.at(&placed - tensors_.data());
     if (!placed.here(rank.pp_rank())) continue;
     materialiser.fill(placed.tensor);
     if (placed.owner == rank.pp_rank()) server.parameters().place(placed.tensor);

@@ -12,6 +12,7 @@
 #include "api/rank/rank.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text/progress.h"
 #include "partition/model/kept_state.h"
 #include "partition/model/memory_model.h"
 #include "partition/plan/plan_check.h"
@@ -197,6 +198,7 @@ std::optional<std::vector<simulate::Trace>> RankPlanner::traces_of_all(
   for (const Job& job : jobs) descriptions.push_back(job.model.description);
   const bool costs_wanted = std::any_of(jobs.begin(), jobs.end(),
                                         [this](const Job& job) { return is_worth_a_trace(job); });
+  const base::Progress progress("planning: a trial run of the first step");
   return trace_models(rank_, descriptions, *preview_, machine_.sharers, costs_wanted);
 }
 
@@ -211,6 +213,7 @@ bool RankPlanner::waits(const Job& job, const simulate::Trace& trace) const {
 std::vector<PlannedModel> RankPlanner::make_all(std::vector<Job>& jobs,
                                                 std::vector<std::optional<PlannedModel>> known,
                                                 const std::vector<simulate::Trace>& traces) {
+  const base::Progress progress("planning: comparing splits of the model");
   std::vector<std::size_t> crowded;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     try {

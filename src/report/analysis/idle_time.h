@@ -2,6 +2,7 @@
 // for. Threads: any.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -33,6 +34,25 @@ struct RankTimes {
   base::Nanoseconds other = 0;      ///< not known: between spans with no message, before the step
   base::Nanoseconds without_core = 0;  ///< part of `busy`, where ranks outnumber cores
 };
+
+/// A class of time as tables call it.
+struct TimeClass {
+  const char* name;
+  base::Nanoseconds RankTimes::*time;
+};
+/// The classes in the order of tables.
+inline constexpr std::array<TimeClass, 11> kTimeClasses = {
+    {{"optimizer.step()", &RankTimes::optimizer},
+     {"host: the program between steps", &RankTimes::host},
+     {"smp between steps", &RankTimes::library},
+     {"busy", &RankTimes::busy},
+     {"of it without a core", &RankTimes::without_core},
+     {"before its first work", &RankTimes::filling},
+     {"waiting for work of others", &RankTimes::for_work},
+     {"idle as others have more to do", &RankTimes::imbalance},
+     {"for messages on their way", &RankTimes::transport},
+     {"idle for other reasons", &RankTimes::other},
+     {"after its last work", &RankTimes::draining}}};
 
 /// Work of one rank that another rank waited for. It may come before the step: while the first
 /// rank still loads data, the others wait for its first request.

@@ -17,4 +17,11 @@ std::string event_file_header(double seconds);
 std::string event_record(double seconds, std::int64_t step,
                          const std::vector<std::pair<std::string, double>>& numbers);
 
+/// Returns the records of such a file but those of steps after `last_step`, in order. A torn last
+/// record, as a killed process leaves it, goes too.
+/// @param bytes  the whole file
+/// @param name   leads the messages: the path of the file
+/// @throws UsageError  a record before the last is broken.
+std::string events_until(const std::string& bytes, std::int64_t last_step, const std::string& name);
+
 }  // namespace smp::report

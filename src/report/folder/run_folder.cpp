@@ -14,6 +14,7 @@
 #include "report/export/chrome_trace.h"
 #include "report/export/metrics_table.h"
 #include "report/folder/report_page.h"
+#include "report/folder/run_facts.h"
 #include "report/folder/run_summary.h"
 #include "report/pictures/memory_picture.h"
 #include "report/pictures/memory_table.h"
@@ -33,23 +34,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::string in(const std::string& folder, const char* file) { return concat(folder, "/", file); }
 
-Json number_to_json(double value) {
-  if (std::isfinite(value)) return value;
-  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
-
-std::optional<double> number_from_json(const Json& value) {
-  if (value.is_number()) return value.get<double>();
-  if (value == "inf") return kInfinity;
-  if (value == "-inf") return -kInfinity;
-  if (value == "nan") return std::numeric_limits<double>::quiet_NaN();
-  return std::nullopt;
-}
-
-std::optional<Point> loss_of(const Json& line) {
-  if (!line.is_object() || !line.contains("step") || !line.contains("loss")) return std::nullopt;
-  const auto step = number_from_json(line["step"]);
-  const auto loss = number_from_json(line["loss"]);
+std::optional<Point> loss_of(const NamedNumbers& line) {
+  const auto step = number_named(line, "step");
+  const auto loss = number_named(line, "loss");
   constexpr double kMost = 1e300;  // so that no difference of two is infinite
   if (!step || !loss || !(std::abs(*step) <= kMost)) return std::nullopt;
   if (std::isfinite(*loss) && std::abs(*loss) > kMost) return Point{*step, *loss * kInfinity};
@@ -61,26 +48,9 @@ std::string chart_title(const RunDescription& description) {
                 description.world_size == 1 ? " rank" : " ranks");
 }
 
-RunDescription describe(const std::string& folder) {
-  const std::string path = in(folder, kRunFile);
-  if (!base::file_exists(path)) return {};
-  return description_from_json(base::read_file(path), path);
-}
-
-/// Returns "ranks 0-3 computed with 2 threads each on Intel(R) Xeon(R) Processor (AVX512)".
-std::string computing_text(const RunDescription& description) {
-  std::string text;
-  for (const auto& [ranks, threads, processor] : description.computing) {
-    if (!text.empty()) text += "; ";
-    text += concat(ranks, " computed with ", threads, threads == 1 ? " thread" : " threads",
-                   ranks.starts_with("ranks") ? " each" : "", " on ", processor);
-  }
-  return text;
-}
-
 std::string facts_of(const RunDescription& description) {
   if (description.name.empty()) return {};
-  const auto computing = computing_text(description);
+  const auto computing = computing_text(description.computing);
   return concat("started ", description.started, " on ", description.world_size,
                 description.world_size == 1 ? " rank" : " ranks", ", smp ", description.smp_version,
                 ", LibTorch ", description.torch_version, computing.empty() ? "" : "; ", computing);
@@ -184,7 +154,7 @@ class RunPictures {
   }
 
   void describe_run() {
-    description_ = describe(folder_);
+    description_ = report::describe_run(folder_);
     report_.title = description_.name.empty() ? "A plan" : concat("Run ", description_.name);
     report_.facts = facts_of(description_);
     report_.configuration = description_.configuration;
@@ -270,15 +240,6 @@ std::string modules_to_json(const std::vector<std::string>& paths) {
   return base::json_text({{"modules", paths}}) + "\n";
 }
 
-std::string metrics_line(const std::vector<std::pair<std::string, double>>& numbers) {
-  Json line = Json::object();
-  for (const auto& [name, value] : numbers) {
-    const bool whole = std::isfinite(value) && std::abs(value) < 1e15 && value == std::floor(value);
-    line[name] = whole ? Json(static_cast<std::int64_t>(value)) : number_to_json(value);
-  }
-  return base::json_text(line);
-}
-
 std::string description_to_json(const RunDescription& description) {
   Json json = {
       {"format", "smp-run"},
@@ -328,11 +289,11 @@ std::vector<Point> losses_of(const std::string& metrics, const std::string& name
   for (std::string line; std::getline(lines, line);) {
     ++number;
     if (line.empty()) continue;
-    const auto json = base::find_json(line);
-    const bool torn = !json && lines.eof();
+    const auto numbers = numbers_of(line);
+    const bool torn = !numbers && lines.eof();
     if (torn) break;
-    SMP_REQUIRE(json, name, ": line ", number, " is not JSON: ", base::excerpt(line));
-    if (const auto point = loss_of(*json)) points.push_back(*point);
+    SMP_REQUIRE(numbers, name, ": line ", number, " is not JSON: ", base::excerpt(line));
+    if (const auto point = loss_of(*numbers)) points.push_back(*point);
   }
   return points;
 }
@@ -343,28 +304,26 @@ void write_plan(const std::string& folder, const PartitionPlan& plan,
   if (!simulation.empty()) base::write_file(in(folder, kSimulationFile), simulation);
 }
 
+std::string computing_text(const std::vector<ComputingRanks>& computing) {
+  std::string text;
+  for (const auto& [ranks, threads, processor] : computing) {
+    if (!text.empty()) text += "; ";
+    text += concat(ranks, " computed with ", threads, threads == 1 ? " thread" : " threads",
+                   ranks.starts_with("ranks") ? " each" : "", " on ", processor);
+  }
+  return text;
+}
+
+RunDescription describe_run(const std::string& folder) {
+  const std::string path = in(folder, kRunFile);
+  if (!base::file_exists(path)) return {};
+  return description_from_json(base::read_file(path), path);
+}
+
 std::vector<std::string> draw_run(const std::string& folder) { return RunPictures(folder).draw(); }
 
 std::string summarise_run(const std::string& folder, int width) {
-  const auto path_of = [&](const char* file) {
-    const auto path = in(folder, file);
-    return base::file_exists(path) ? path : std::string();
-  };
-  const auto description = describe(folder);
-  RunFacts facts;
-  facts.name = description.name;
-  facts.started = description.started;
-  facts.world_size = description.world_size;
-  facts.computing = computing_text(description);
-  if (const auto path = path_of(kMetricsFile); !path.empty()) {
-    add_metrics(facts, base::read_file(path));
-  }
-  if (const auto path = path_of(kPlanFile); !path.empty()) facts.plan = PartitionPlan::read(path);
-  if (const auto path = path_of(kMemoryFile); !path.empty()) {
-    facts.memory = memory_use_from_json(base::read_file(path), path);
-  }
-  facts.ended_well = path_of(ring_file(0).c_str()).empty();
-  return run_summary(facts, width);
+  return run_summary(read_facts(folder), width);
 }
 
 std::string export_trace(const std::string& folder, const std::string& file) {

@@ -3,10 +3,10 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "report/analysis/step_timeline.h"
+#include "report/folder/metrics_line.h"
 #include "report/pictures/loss_chart.h"
 #include "smp/plan.h"
 
@@ -47,6 +47,9 @@ struct ComputingRanks {
   std::string processor;
 };
 
+/// Returns "ranks 0-3 computed with 2 threads each on Intel(R) Xeon(R) Processor (AVX512)".
+std::string computing_text(const std::vector<ComputingRanks>& computing);
+
 /// The description of a run, as run.json holds it.
 struct RunDescription {
   std::string name;
@@ -59,10 +62,6 @@ struct RunDescription {
   std::vector<ComputingRanks> computing = {};  ///< empty in files of older versions
   std::string configuration;                   ///< JSON object of the resolved configuration
 };
-
-/// Returns the named numbers of one step as one line of metrics.jsonl, in order. Numbers that are
-/// not finite are written as the strings "nan", "inf" and "-inf", since JSON has no such numbers.
-std::string metrics_line(const std::vector<std::pair<std::string, double>>& numbers);
 
 std::string description_to_json(const RunDescription& description);
 /// Reads what description_to_json() wrote.
@@ -87,6 +86,10 @@ void write_plan(const std::string& folder, const PartitionPlan& plan,
 /// @throws UsageError     it is no run folder, or one of its files is broken.
 /// @throws ResourceError  a picture cannot be written.
 std::vector<std::string> draw_run(const std::string& folder);
+
+/// Reads kRunFile of a folder; a plan alone has none, and then nothing of it is known.
+/// @throws UsageError  the file is broken.
+RunDescription describe_run(const std::string& folder);
 
 /// Returns a summary of the run in `folder` for a terminal (run_summary.h); empty if its files say
 /// nothing yet. @param width  of the terminal, in columns

@@ -3,13 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <iterator>
-#include <sstream>
-
 #include "base/check.h"
-#include "config/json.h"
 #include "partition/text/short_text.h"
 #include "partition/text/text_table.h"
 #include "report/pictures/memory_table.h"
@@ -22,43 +16,6 @@ using partitioning::short_seconds;
 using partitioning::TextTable;
 
 constexpr const char* kNothing = "-";
-constexpr const char* kPerSecond = "_per_second";
-
-/// Returns the finite numbers of that name.
-std::vector<double> values_of(const RunFacts& facts, const std::string& name) {
-  std::vector<double> values;
-  for (const auto& [key, all] : facts.numbers) {
-    if (key != name) continue;
-    std::copy_if(all.begin(), all.end(), std::back_inserter(values),
-                 [](double value) { return std::isfinite(value); });
-  }
-  return values;
-}
-
-std::vector<double>& column(RunFacts& facts, const std::string& name) {
-  for (auto& [key, values] : facts.numbers) {
-    if (key == name) return values;
-  }
-  return facts.numbers.emplace_back(name, std::vector<double>()).second;
-}
-
-/// Returns the median over all steps but the first, which begins cold; if that is the only one, its
-/// number. Nothing if there is none.
-std::optional<double> median_of(const RunFacts& facts, const std::string& name) {
-  auto values = values_of(facts, name);
-  if (values.size() > 1) values.erase(values.begin());
-  if (values.empty()) return std::nullopt;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-/// Returns "tokens/s" for "tokens_per_second"; empty if `name` does not end in "_per_second".
-std::string rate_name(const std::string& name) {
-  const std::string suffix = kPerSecond;
-  if (!name.ends_with(suffix) || name == suffix) return {};
-  return name.substr(0, name.size() - suffix.size()) + "/s";
-}
 
 std::string whole_percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
@@ -81,7 +38,7 @@ std::string head(const RunFacts& facts) {
 }
 
 std::string losses_text(const RunFacts& facts) {
-  const auto losses = values_of(facts, "loss");
+  const auto losses = finite_numbers(facts, "loss");
   if (losses.empty()) return {};
   if (losses.size() == 1) return fmt::format("loss {:.4g}\n", losses.front());
   return fmt::format("loss {:.4g} in the first step, {:.4g} in the last\n", losses.front(),
@@ -133,18 +90,6 @@ std::string remarks(const RunFacts& facts, int width) {
 }
 
 }  // namespace
-
-void add_metrics(RunFacts& facts, const std::string& metrics) {
-  std::istringstream lines(metrics);
-  for (std::string line; std::getline(lines, line);) {
-    const auto json = base::find_json(line);
-    if (!json || !json->is_object()) continue;
-    ++facts.steps;
-    for (const auto& [name, value] : json->get_ref<const base::Json::object_t&>()) {
-      if (value.is_number()) column(facts, name).push_back(value.get<double>());
-    }
-  }
-}
 
 std::string run_summary(const RunFacts& facts, int width) {
   std::string text = facts.name.empty() ? std::string() : head(facts) + "\n";

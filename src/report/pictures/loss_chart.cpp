@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "base/check.h"
 
@@ -22,6 +23,10 @@ constexpr const char* kEveryStep = "#a9c4e6";
 constexpr const char* kMean = "#1f5fa8";
 constexpr const char* kBaselineColor = "#b5541c";
 constexpr const char* kNotFinite = "#c8102e";
+/// Of each of several runs: its mean, or all there is; and its single steps behind that.
+constexpr const char* kCurves[] = {"#1f5fa8", "#b5541c", "#2f7d4f", "#7a4fa3"};
+constexpr const char* kCurvesBehind[] = {"#bcd2ec", "#ecc9b3", "#bddcc9", "#d8c8e8"};
+constexpr std::size_t kFewSteps = 20;  // have no mean
 
 /// The largest loss that is drawn: sums and differences of as many such losses as fit into memory
 /// are finite. A comparison with it also excludes NaN.
@@ -115,6 +120,10 @@ std::vector<Point> running_mean(const std::vector<Point>& points, std::size_t re
   return means;
 }
 
+std::size_t reach_of(const std::vector<Point>& points) {
+  return std::max<std::size_t>(2, points.size() / 40);
+}
+
 // The lowest and the highest of neighbours that share a column of pixels: looks the same.
 std::vector<Point> thinned(const std::vector<Point>& points) {
   constexpr std::size_t kMost = 4096;
@@ -174,7 +183,58 @@ void mark_not_finite(SvgWriter& svg, const LossChart& chart, const Frame& frame)
   }
 }
 
+/// Returns a chart of all curves' points, in order of steps, for its frame.
+LossChart common_chart(const std::vector<LossCurve>& curves) {
+  LossChart chart;
+  for (const auto& curve : curves) {
+    chart.points.insert(chart.points.end(), curve.points.begin(), curve.points.end());
+  }
+  std::stable_sort(chart.points.begin(), chart.points.end(),
+                   [](const Point& a, const Point& b) { return a.x < b.x; });
+  return chart;
+}
+
+void draw_names(SvgWriter& svg, const std::vector<LossCurve>& curves) {
+  constexpr double kLength = 24, kGap = 6;
+  double x = kWidth - kRight;
+  for (std::size_t i = curves.size(); i-- > 0;) {
+    const auto name =
+        fitted(curves[i].name, 12, (kWidth - 240) / static_cast<double>(curves.size()));
+    x -= text_length(name, 12);
+    svg.text({x, 44}, name, {.group = "name"});
+    x -= kLength + kGap;
+    svg.line({x, 40}, {x + kLength, 40},
+             {.fill = "", .stroke = kCurves[i % std::size(kCurves)], .stroke_width = 2.5});
+    x -= 3 * kGap;
+  }
+}
+
 }  // namespace
+
+std::string draw_losses(const std::vector<LossCurve>& curves, const std::string& title,
+                        const std::string& unit) {
+  SvgWriter svg(kWidth, kHeight);
+  auto chart = common_chart(curves);
+  chart.unit = unit;
+  const Frame frame = frame_of(chart, finite(chart.points));
+  svg.headline(title);
+  draw_axes(svg, chart, frame);
+  for (const bool behind : {true, false}) {
+    for (std::size_t i = 0; i < curves.size(); ++i) {
+      const auto points = finite(curves[i].points);
+      const bool smooth = points.size() >= kFewSteps;
+      if (points.empty() || (behind && !smooth)) continue;
+      const auto color = i % std::size(kCurves);
+      draw_line(svg, frame, behind || !smooth ? points : running_mean(points, reach_of(points)),
+                {.stroke = behind ? kCurvesBehind[color] : kCurves[color],
+                 .stroke_width = behind ? 1.2 : 2.5,
+                 .group = behind ? "every-step" : "curve"});
+    }
+  }
+  mark_not_finite(svg, chart, frame);
+  draw_names(svg, curves);
+  return std::move(svg).finish();
+}
 
 std::string draw_loss(const LossChart& chart) {
   SvgWriter svg(kWidth, kHeight);
@@ -183,8 +243,8 @@ std::string draw_loss(const LossChart& chart) {
   svg.headline(chart.title);
   draw_axes(svg, chart, frame);
   if (chart.baseline) draw_baseline(svg, *chart.baseline, frame);
-  const std::size_t reach = std::max<std::size_t>(2, points.size() / 40);
-  const bool smooth = points.size() >= 20;
+  const std::size_t reach = reach_of(points);
+  const bool smooth = points.size() >= kFewSteps;
   if (points.empty()) {
     svg.text({kWidth / 2, kHeight / 2}, "no steps yet", {.size = 14, .anchor = "middle"});
   } else {

@@ -26,4 +26,16 @@ struct LossChart {
 /// Returns an SVG file: the loss of every step as a thin line, its running mean as a thick one.
 std::string draw_loss(const LossChart& chart);
 
+/// The loss of one of several runs.
+struct LossCurve {
+  std::string name;
+  std::vector<Point> points;  ///< as those of LossChart
+};
+
+/// Returns an SVG file: the losses of some runs in one picture, in colours that a legend names; of
+/// a run with 20 steps or more its running mean, above the loss of every step.
+/// @param unit  behind "loss" on the axis
+std::string draw_losses(const std::vector<LossCurve>& curves, const std::string& title,
+                        const std::string& unit);
+
 }  // namespace smp::report

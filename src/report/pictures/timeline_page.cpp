@@ -2,7 +2,6 @@
 #include "report/pictures/timeline_page.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <map>
 #include <utility>
@@ -139,29 +138,13 @@ void add_path_table(HtmlPage& page, const StepTimeline& timeline,
 }
 
 void add_times_table(HtmlPage& page, const StepTimeline& timeline, const IdleTime& idle) {
-  struct Column {
-    const char* name;
-    Nanoseconds RankTimes::*time;
-  };
-  constexpr std::array<Column, 11> kColumns = {
-      {{"optimizer.step()", &RankTimes::optimizer},
-       {"host: the program between steps", &RankTimes::host},
-       {"smp between steps", &RankTimes::library},
-       {"busy", &RankTimes::busy},
-       {"of it without a core", &RankTimes::without_core},
-       {"before its first work", &RankTimes::filling},
-       {"waiting for work of others", &RankTimes::for_work},
-       {"idle as others have more to do", &RankTimes::imbalance},
-       {"for messages on their way", &RankTimes::transport},
-       {"idle for other reasons", &RankTimes::other},
-       {"after its last work", &RankTimes::draining}}};
   const auto length = idle.whole.length();
   std::vector<std::vector<std::string>> rows(1 + idle.ranks.size());
   rows[0].emplace_back();
   for (std::size_t i = 0; i < idle.ranks.size(); ++i) {
     rows[1 + i].push_back(name_of(timeline, timeline.ranks[i]));
   }
-  for (const auto& column : kColumns) {
+  for (const auto& column : kTimeClasses) {
     const bool any = std::any_of(idle.ranks.begin(), idle.ranks.end(),
                                  [&](const auto& own) { return own.*column.time > 0; });
     if (!any) continue;

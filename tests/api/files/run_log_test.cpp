@@ -11,11 +11,14 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <thread>
 #include <utility>
 
+#include "api/files/runs_folder.h"
 #include "base/check.h"
 #include "base/files.h"
 #include "config/json.h"
@@ -78,7 +81,11 @@ class RunLogOfTwoRanks : public testing::Test {
         [&] {
           nn::Sequential net(nn::Linear(4, 4), nn::Linear(4, 1));
           DistributedModel model(net);
-          RunLog log("tiny", model, {.parent_folder = parent_, .loss_unit = "squares"});
+          RunLog log("tiny", model,
+                     {.parent_folder = parent_,
+                      .loss_unit = "squares",
+                      .lines_before = lines_before_,
+                      .continues = continues_});
           DistributedOptimizer optimizer(model, SlowSgd(model.parameters(), 0.1));
           folders_[rank()] = log.folder();
           auto step = smp::step([&](at::Tensor x) {
@@ -101,6 +108,8 @@ class RunLogOfTwoRanks : public testing::Test {
 
   std::string read(const std::string& name) { return base::read_file(folders_[0] + "/" + name); }
 
+  std::int64_t lines_before_ = 0;
+  std::string continues_;
   bool sleeps_ = false;  // between steps, in the optimizer and outside of it
   const std::string parent_ = base::concat(testing::TempDir(), "smp_run_log_", ::getpid());
   std::map<int, std::string> folders_;
@@ -307,6 +316,72 @@ TEST_F(RunLogOfTwoRanks, TellsReplicasItsFolderAndCountsOn) {
   EXPECT_THAT(folders_[0], StartsWith(parent_ + "/two-2"));
   EXPECT_EQ(folders_[1], folders_[0]);
   EXPECT_THAT(read("metrics.jsonl"), StartsWith("{\"step\":41,\"loss\":1"));
+}
+
+/// Returns the steps, below 128, of the records of a file for TensorBoard, in order: of an Event
+/// with a time (8 bytes behind 0x09) the number behind 0x10. The first record has none.
+std::vector<std::int64_t> steps_in(const std::string& file) {
+  constexpr std::size_t kHead = 12, kTail = 4, kTime = 9;
+  std::vector<std::int64_t> steps;
+  for (std::size_t at = 0; at < file.size();) {
+    std::uint64_t length = 0;
+    std::memcpy(&length, file.data() + at, sizeof length);
+    const auto event = file.substr(at + kHead, length);
+    if (event.at(kTime) == 0x10) steps.push_back(event.at(kTime + 1));
+    at += kHead + length + kTail;
+  }
+  return steps;
+}
+
+std::vector<std::int64_t> lines_in(const std::string& metrics) {
+  std::vector<std::int64_t> steps;
+  for (const auto& point : report::losses_of(metrics, "metrics.jsonl")) {
+    steps.push_back(static_cast<std::int64_t>(point.x));
+  }
+  return steps;
+}
+
+TEST_F(RunLogOfTwoRanks, WritesNoStepTwiceWhereAJobGoesOn) {
+  train(5, [](RunLog&) {});  // was not finished, say killed
+  const auto before = folders_[0];
+  const auto started = base::parse_json(read("run.json"), "run.json")["started"];
+  lines_before_ = 3;
+  continues_ = before;
+  train(4, [](RunLog& log) { log.finish(); });
+  EXPECT_EQ(folders_[0], before);
+  EXPECT_EQ(folders_[1], before);
+  EXPECT_THAT(lines_in(read("metrics.jsonl")), ElementsAre(1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(steps_in(read("events.out.tfevents.smp")), ElementsAre(1, 2, 3, 4, 5, 6, 7));
+  EXPECT_EQ(base::parse_json(read("run.json"), "run.json")["started"], started);
+  EXPECT_EQ(report::trace_from_json(read("trace.json"), "trace.json").ranks[0].step, 4);
+
+  lines_before_ = 7;  // a job that finds nothing left to do
+  const auto files = {"metrics.jsonl", "events.out.tfevents.smp", "trace.json", "memory.json"};
+  std::map<std::string, std::string> contents;
+  for (const auto* const file : files) contents[file] = read(file);
+  train(0, [](RunLog& log) { log.finish(); });
+  for (const auto* const file : files) EXPECT_EQ(read(file), contents[file]) << file;
+}
+
+TEST_F(RunLogOfTwoRanks, RefusesToGoOnWhereNoRunIsOnEveryRank) {
+  run_local(2, [&] {
+    DistributedModel model(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 1)));
+    EXPECT_THAT(refusal<UsageError>([&] { RunLog("tiny", model, {.continues = "nowhere"}); }),
+                HasSubstr("RunLogOptions::continues is nowhere, which is no run's folder"));
+  });
+}
+
+/// As `smp sweep` asks for it; it never goes on in a folder of before.
+TEST_F(RunLogOfTwoRanks, MakesItsFolderWhereTheEnvironmentSays) {
+  const auto elsewhere = parent_ + "/sweep/001";
+  train(1, [](RunLog& log) { log.finish(); });
+  continues_ = folders_[0];
+  const auto lines = read("metrics.jsonl");
+  ::setenv(kRunsFolderVariable, elsewhere.c_str(), 1);
+  train(1, [](RunLog& log) { log.finish(); });
+  ::unsetenv(kRunsFolderVariable);
+  EXPECT_THAT(folders_[0], StartsWith(elsewhere + "/tiny-2"));
+  EXPECT_EQ(base::read_file(continues_ + "/metrics.jsonl"), lines);
 }
 
 TEST_F(RunLogOfTwoRanks, RefusesANegativeNumberOfLines) {

@@ -7,7 +7,9 @@
 #include <cstring>
 #include <limits>
 
+#include "base/check.h"
 #include "report/export/event_file.pb.h"
+#include "support/refusal.h"
 
 namespace smp::report {
 namespace event_file_test {
@@ -63,6 +65,48 @@ TEST(EventFile, ChecksumIsThatOfTheSpecification) {
     const std::uint32_t known = 0xE3069283;
     return ((known >> 15) | (known << 17)) + 0xa282ead8u;
   }());
+}
+
+/// Steps 1 to 4, then 3 again, as two jobs leave that do not know of each other.
+std::string file_of_two_jobs() {
+  std::string file = event_file_header(1);
+  for (const int step : {1, 2, 3, 4, 3}) file += event_record(10 + step, step, {{"loss", step}});
+  return file;
+}
+
+TEST(EventFile, IsCutAfterAStep) {
+  const auto file = file_of_two_jobs();
+  auto expected = event_file_header(1);
+  for (const int step : {1, 2}) expected += event_record(10 + step, step, {{"loss", step}});
+  EXPECT_EQ(events_until(file, 2, "events"), expected);
+  EXPECT_EQ(events_until(file, 0, "events"), event_file_header(1));
+  EXPECT_EQ(events_until(file, 4, "events"), file);
+  EXPECT_EQ(events_until("", 4, "events"), "");
+}
+
+/// At whatever byte the process was killed.
+TEST(EventFile, LosesATornEnd) {
+  const auto whole = event_file_header(1) + event_record(2, 1, {{"loss", 1}});
+  const auto record = event_record(3, 2, {{"loss", 2}});
+  for (std::size_t size = 0; size < record.size(); ++size) {
+    EXPECT_EQ(events_until(whole + record.substr(0, size), 9, "events"), whole) << size;
+  }
+  EXPECT_EQ(events_until(whole + record, 9, "events"), whole + record);
+}
+
+TEST(EventFile, WithABrokenRecordIsRefused) {
+  const auto header = event_file_header(1);
+  for (std::size_t byte = 0; byte < header.size(); ++byte) {
+    auto file = file_of_two_jobs();
+    file[byte] = static_cast<char>(file[byte] ^ 1);
+    EXPECT_THAT(refusal<UsageError>([&] { (void)events_until(file, 2, "runs/a/events"); }),
+                testing::HasSubstr("runs/a/events: the record at byte 0 is broken"))
+        << byte;
+  }
+  auto file = file_of_two_jobs();
+  file[header.size() + 20] = static_cast<char>(file[header.size() + 20] ^ 1);
+  EXPECT_THAT(refusal<UsageError>([&] { (void)events_until(file, 2, "events"); }),
+              testing::HasSubstr(base::concat("the record at byte ", header.size(), " is broken")));
 }
 
 }  // namespace event_file_test
