@@ -2,7 +2,6 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <string>
 
 #include "smp/detail/export.h"
@@ -42,36 +41,42 @@ SMP_API LoadResult load_safetensors(DistributedModelBase& model, const std::stri
                                     bool strict = true);
 
 namespace detail {
-SMP_API StateDict optimizer_state_dict(const DistributedModelBase& model,
-                                       torch::optim::Optimizer& optimizer, int pp_rank);
-SMP_API void load_optimizer_state_dict(DistributedModelBase& model,
-                                       const std::shared_ptr<torch::optim::Optimizer>& optimizer,
+SMP_API StateDict optimizer_state_dict(const DistributedModelBase& model, OptimizerShare& share,
+                                       int pp_rank);
+SMP_API void load_optimizer_state_dict(DistributedModelBase& model, OptimizerShare& share,
                                        const StateDict& dict);
 }  // namespace detail
 
 /// Returns the state that SGD, Adam, AdamW, Adagrad or RMSprop keep, gathered from all ranks, on
 /// pp_rank `pp_rank` (kAllPpRanks: on every rank); elsewhere the dict is empty. It contains tensors
-/// like "state.<parameter>.exp_avg" and the options of each group like "param_groups.0.lr", and
-/// does not depend on the number of ranks. All ranks call it, between steps; one replica alone may
-/// (the ranks of smp::Group::kMp), but not with `shard_optimizer_state`, where each replica gets
-/// the whole state.
+/// like "state.<parameter>.exp_avg", the options of each group like "param_groups.0.lr", and a
+/// true "param_groups.0.params.<parameter>" for each parameter of a group. It does not depend on
+/// the number of ranks. All ranks call it, between steps; one replica alone may (the ranks of
+/// smp::Group::kMp), but not with `shard_optimizer_state`, where each replica gets the whole state.
 /// @throws UnsupportedError  another optimizer, or one over several models: make one for each
 template <class Optimizer>
 StateDict optimizer_state_dict(const DistributedModelBase& model,
                                DistributedOptimizer<Optimizer>& optimizer, int pp_rank = 0) {
-  return detail::optimizer_state_dict(model, *optimizer, pp_rank);
+  return detail::optimizer_state_dict(model, optimizer.share(), pp_rank);
 }
 
-/// Loads a dict of optimizer_state_dict(), options included, into an optimizer of the same kind and
-/// number of groups over a model with the same names, on any number of ranks, sharded or not.
-/// `dict` is given by all ranks or by some. All ranks call it, between steps. Before placement it
-/// takes effect when the model is placed.
-/// @throws UsageError  another kind of optimizer, another number of groups, unknown names, shapes
-///                     that differ.
+/// Loads a dict of optimizer_state_dict(), options included, into an optimizer of the same kind
+/// over a model with the same names, on any number of ranks, sharded or not. A group takes the
+/// options of the group of the dict that has the same parameters, whatever their order. (Parameters
+/// of no model have no names: their order in the groups counts, and groups of nothing else are told
+/// apart by the number of them, then by their order. A dict of an earlier version does not say
+/// which parameters a group has; its groups are told apart by their options other than lr.)
+/// `dict` is given by all ranks or by some. What the program does to it afterwards changes nothing.
+/// Options are set at once, state too or, where the model is not placed yet, then. All ranks call
+/// it, between steps.
+/// @throws UsageError        another kind of optimizer; groups of other parameters, or that cannot
+///                           be told apart; names that are unknown or missing, shapes and types
+///                           that differ, options that LibTorch refuses. Nothing is loaded then.
+/// @throws UnsupportedError  as optimizer_state_dict()
 template <class Optimizer>
 void load_optimizer_state_dict(DistributedModelBase& model,
                                DistributedOptimizer<Optimizer>& optimizer, const StateDict& dict) {
-  detail::load_optimizer_state_dict(model, optimizer.shared(), dict);
+  detail::load_optimizer_state_dict(model, optimizer.share(), dict);
 }
 
 }  // namespace smp

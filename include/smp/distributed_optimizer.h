@@ -35,6 +35,17 @@ class SMP_API OptimizerShare {
   void step();
   void zero_grad(bool set_to_none);
 
+  /// Returns the optimizer, once what the program has added to its groups is shared out like the
+  /// rest. Every rank calls it, between steps.
+  torch::optim::Optimizer& shared_out();
+  /// Returns the same, once it has the state that load_at_placement() brings. Suspends if some
+  /// waits.
+  torch::optim::Optimizer& up_to_date();
+  /// Calls `put`, which puts state into the optimizer, when `model` is placed; before that, as soon
+  /// as somebody needs the state. Loads come in the order of these calls.
+  void load_at_placement(DistributedModelBase& model,
+                         std::function<void(torch::optim::Optimizer&)> put);
+
  private:
   struct State;
   void set_guards();
@@ -114,7 +125,8 @@ std::shared_ptr<Optimizer> guard_pointee(std::unique_ptr<Optimizer> chosen) {
 ///
 /// A rank that owns nothing of a group has an empty group; learning-rate schedulers take
 /// *optimizer. Every rank calls step() after every step of the model; nothing is sent unless state
-/// is sharded or there are tensors of no model.
+/// is sharded or there are tensors of no model. Groups that are added later (add_param_group(), on
+/// every rank) are shared out before the next step.
 ///
 /// With `shard_optimizer_state` (paper App. H.1; ZeRO, Rajbhandari et al., 2020) each parameter is
 /// stepped by one of its replicas, so that its state is there only: replicas get shares of about
@@ -161,6 +173,8 @@ class DistributedOptimizer {
   Optimizer& operator*() { return *optimizer_; }
   Optimizer* operator->() { return optimizer_.get(); }
   const std::shared_ptr<Optimizer>& shared() const { return optimizer_; }
+  /// This rank's part in it, for smp::optimizer_state_dict() and its like.
+  detail::OptimizerShare& share() noexcept { return share_; }
 
  private:
   std::shared_ptr<Optimizer> optimizer_;

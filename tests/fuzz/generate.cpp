@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "api/optimizer/user_steps.h"
 #include "fuzz/program.h"
 
 namespace smp::fuzz {
@@ -84,6 +85,7 @@ class Generator {
     if (draw("loss of a module", .3)) program_.body.loss_rank = dice_.below(program_.ranks);
     mode();
     replicas();
+    optimizer();
     return std::move(program_);
   }
 
@@ -132,6 +134,17 @@ class Generator {
       p.body.second_from = dice_.between(1, p.steps - 1);
       p.body.backward_of_other = false;
     }
+  }
+
+  void optimizer() {
+    auto& p = program_;
+    // AdamW makes a step of any gradient, be it a rounding error.
+    const int way = dice_.between(static_cast<int>(user_steps::Way::kFusedSgd),
+                                  static_cast<int>(user_steps::Way::kSetData));
+    if (draw("steps by itself", .4)) p.steps_by_itself = way;
+    p.groups = draw("two groups", .5);
+    p.joins = p.groups && draw("a group joins", .4);
+    p.reloads = draw("reloads", .4);
   }
 
   int add_module(int parent, int depth, const std::string& path) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <sstream>
 
+#include "api/optimizer/user_steps.h"
 #include "fuzz/program.h"
 
 namespace smp::fuzz {
@@ -57,7 +58,14 @@ class Printer {
          << (p.fast_mode     ? ", fast mode"
              : p.static_mode ? ", static mode without fast mode"
                              : "")
-         << "\n";
+         << ", "
+         << (p.steps_by_itself < 0
+                 ? "SGD"
+                 : user_steps::name_of(static_cast<user_steps::Way>(p.steps_by_itself)))
+         << (p.joins    ? " with a group that joins"
+             : p.groups ? " with two groups"
+                        : "")
+         << (p.reloads ? ", reloaded" : "") << "\n";
   }
 
   std::string name(int number) const {
@@ -287,6 +295,10 @@ std::set<std::string> features(const Program& program) {
   note(program.static_mode, "static mode");
   note(program.fast_mode, "fast mode");
   note(program.replicas > 1, "replicas");
+  note(program.steps_by_itself >= 0, "steps by itself");
+  note(program.groups, "two groups");
+  note(program.joins, "a group joins");
+  note(program.reloads, "reloads");
   note(body.models == 2, "two models");
   note(body.second_from > 0, "second model later");
   note(body.backwards > 1, "several backwards");

@@ -12,6 +12,8 @@
 
 #include "api/rank/rank.h"
 #include "fuzz/nodes.h"
+#include "fuzz/optimizers.h"
+#include "smp/checkpoint.h"
 #include "smp/smp.h"
 
 namespace smp::fuzz {
@@ -130,12 +132,11 @@ Tensor run_body(const Program& program, int step, const Machine& machine, const 
 class Reference {
  public:
   explicit Reference(const Program& program) : program_(program) {
-    std::vector<Tensor> parameters;
     for (int i = 0; i < program.body.models; ++i) {
       models_.push_back(std::make_unique<Model>(program, false, model_seed(program, i)));
-      for (auto& parameter : models_.back()->root()->parameters()) parameters.push_back(parameter);
+      optimizers_.push_back(
+          make_optimizer(program, models_.back()->root()->parameters(), first_groups(program)));
     }
-    optimizer_.emplace(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
   }
 
   Trace run() {
@@ -157,7 +158,7 @@ class Reference {
   void run_step(int step, Trace& trace) {
     const bool training = step >= 0;
     for (auto& model : models_) model->root()->train(training);
-    optimizer_->zero_grad();
+    for (auto& model : models_) model->root()->zero_grad();
     loss_.zero_grad();
     std::optional<at::NoGradGuard> no_grad;
     if (!training) no_grad.emplace();
@@ -176,7 +177,15 @@ class Reference {
       buffer += weight_ * models_[0]->root()->average;
     }
     note(step, mean, buffer, trace);
-    if (training) optimizer_->step();
+    if (!training) return;
+    for (auto& optimizer : optimizers_) optimizer->step();
+    if (step == 0 && program_.joins) join();
+  }
+
+  void join() {
+    for (std::size_t i = 0; i < models_.size(); ++i) {
+      optimizers_[i]->add_param_group(group_of(program_, models_[i]->root()->parameters(), 1));
+    }
   }
 
   Machine machine() {
@@ -228,7 +237,7 @@ class Reference {
   const Program& program_;
   std::vector<std::unique_ptr<Model>> models_;
   LossImpl loss_;
-  std::optional<torch::optim::SGD> optimizer_;
+  std::vector<OptimizerPtr> optimizers_;
   double weight_ = 1;
 };
 
@@ -263,20 +272,42 @@ class Rank {
       for (const auto& module : program_.modules) {
         if (module.pin >= 0) wrapped_.back()->set_partition(module.path, module.pin);
       }
-      optimizers_.push_back(std::make_unique<DistributedOptimizer<torch::optim::SGD>>(
-          *wrapped_.back(), torch::optim::SGD(wrapped_.back()->parameters(),
-                                              torch::optim::SGDOptions(0.05).momentum(0.9))));
+      add_optimizer(i, first_groups(program_));
     }
     if (program_.body.loss_rank < 0) return;
     loss_.emplace(LossModel());
     loss_->set_partition("loss", program_.body.loss_rank);
   }
 
+  void add_optimizer(int model, const std::vector<int>& groups) {
+    auto& wrapped = *wrapped_[static_cast<std::size_t>(model)];
+    optimizers_.push_back(std::make_unique<Optimizer>(
+        wrapped, make_optimizer(program_, wrapped.parameters(), groups)));
+  }
+
+  /// After the first step.
+  void change_optimizers() {
+    for (std::size_t i = 0; i < wrapped_.size() && program_.joins; ++i) {
+      (*optimizers_[i])->add_param_group(group_of(program_, wrapped_[i]->parameters(), 1));
+    }
+    if (!program_.reloads) return;
+    std::vector<StateDict> saved;
+    for (std::size_t i = 0; i < wrapped_.size(); ++i) {
+      saved.push_back(optimizer_state_dict(*wrapped_[i], *optimizers_[i]));
+    }
+    optimizers_.clear();
+    for (std::size_t i = 0; i < wrapped_.size(); ++i) {
+      add_optimizer(static_cast<int>(i),
+                    program_.groups ? std::vector<int>{1, 0} : std::vector<int>{0});
+      load_optimizer_state_dict(*wrapped_[i], *optimizers_[i], saved[i]);
+    }
+  }
+
   void run_step(int step) {
     const bool training = step >= 0;
     step_ = step;
     for (auto& model : wrapped_) model->train(training);
-    for (auto& optimizer : optimizers_) optimizer->zero_grad();
+    for (auto& model : wrapped_) model->zero_grad();
     if (loss_) loss_->zero_grad();
     std::optional<at::NoGradGuard> no_grad;
     if (!training) no_grad.emplace();
@@ -286,6 +317,7 @@ class Rank {
     note(step, loss.reduce_mean(), buffer.reduce_mean());
     if (!training) return;
     for (auto& optimizer : optimizers_) optimizer->step();
+    if (step == 0) change_optimizers();
   }
 
   std::tuple<Tensor, Tensor> body(const Tensor& x, const Tensor& tokens) {
@@ -359,7 +391,8 @@ class Rank {
   std::vector<std::unique_ptr<Model>> models_;
   std::vector<std::unique_ptr<Distributed>> wrapped_;
   std::optional<DistributedModel<LossModel>> loss_;
-  std::vector<std::unique_ptr<DistributedOptimizer<torch::optim::SGD>>> optimizers_;
+  using Optimizer = DistributedOptimizer<torch::optim::Optimizer>;
+  std::vector<std::unique_ptr<Optimizer>> optimizers_;
   using Function = std::function<std::tuple<Tensor, Tensor>(Tensor, Tensor)>;
   Step<Function> train_ =
       smp::step(Function([this](Tensor x, Tensor tokens) { return body(x, tokens); }));

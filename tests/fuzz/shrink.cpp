@@ -95,6 +95,14 @@ void change_settings(std::vector<Change>& changes) {
     program.static_mode = program.fast_mode = false;
     return on;
   });
+  changes.push_back(setting(&Program::reloads, false));
+  changes.push_back(setting(&Program::joins, false));
+  changes.push_back([](Program& program) {
+    const bool on = program.groups;
+    program.groups = program.joins = false;
+    return on;
+  });
+  changes.push_back(setting(&Program::steps_by_itself, -1));
   changes.push_back(setting(&Program::planner, false));
   changes.push_back(setting(&Program::trial, false));
   changes.push_back(setting(&Program::schedule, std::string("simple")));

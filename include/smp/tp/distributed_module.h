@@ -93,9 +93,11 @@ class SMP_API DistributedModule : public torch::nn::Module {
   at::Tensor& register_cut(const std::string& name, at::Tensor slice, std::uint64_t hash_of_whole,
                            const ParameterSlice& of, bool requires_grad);
 
+  /// What a slice was cut from, and what it was then: not every write counts as a version.
   struct Origin {
-    std::uint64_t hash = 0;
-    std::int64_t version = 0;  // of the slice, when it was cut
+    std::uint64_t whole = 0;   // hash of the values
+    std::uint64_t slice = 0;   // likewise
+    std::int64_t version = 0;  // of the slice
   };
   std::map<std::string, ParameterSlice> sliced_;
   std::map<std::string, Origin> origins_;

@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "api/model/common_buffers.h"
 #include "api/rank/rank.h"
@@ -12,6 +13,7 @@
 #include "base/text/progress.h"
 #include "deferred/delayed_tensors.h"
 #include "module/path_below.h"
+#include "server/values/tensor_memory.h"
 
 namespace smp {
 
@@ -105,10 +107,16 @@ void ModelPlacement::keep_own_tensors(Rank& rank) const {
     if (placed.owner == rank.pp_rank()) server.parameters().place(placed.tensor);
   }
   if (stages.size() == 1) return;
+  std::unordered_set<const void*> weights;  // their memory, by storage
+  for (const auto& placed : tensors_) {
+    const bool counts = placed.held == server::Held::kParameter && placed.here(rank.pp_rank());
+    if (counts) weights.insert(server::memory_of(placed.tensor));
+  }
   for (const auto& placed : tensors_) {
     if (placed.held == server::Held::kParameter) continue;
-    server.copies().add(placed.name, placed.tensor, stages[placed.owner.index()],
-                        placed.here(rank.pp_rank()));
+    const bool here = placed.here(rank.pp_rank());
+    server.copies().add(placed.name, placed.tensor, stages[placed.owner.index()], here,
+                        here && weights.count(server::memory_of(placed.tensor)) > 0);
   }
 }
 

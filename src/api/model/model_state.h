@@ -18,8 +18,8 @@ struct ComingStep {
   bool together = true;                  ///< all replicas begin it
 };
 
-/// Places models that are not placed yet and that the step uses, and looks at the weights as they
-/// are before the step. With the first step all are placed but those that its trial run has nothing
+/// Places models that are not placed yet and that the step uses, lets optimizers follow what the
+/// program has added to them, and looks at the weights as they are before the step. With the first step all are placed but those that its trial run has nothing
 /// to do with: these wait for a step whose own trial run does, so that what their modules keep is
 /// known.
 void prepare_models(const SessionParts& session, const ComingStep& step);

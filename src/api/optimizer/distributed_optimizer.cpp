@@ -15,10 +15,16 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <typeinfo>
+#include <unordered_map>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "api/model/model_state.h"
 #include "api/model/placed_parameters.h"
@@ -118,12 +124,25 @@ std::shared_ptr<torch::optim::Optimizer> guard_chosen(
 }
 
 struct OptimizerShare::State {
+  /// A tensor of no model; alike on all ranks.
+  struct Stranger {
+    at::Tensor tensor;
+    int holder = -1;  // the stage that steps it; -1: none yet
+  };
+  /// State that was loaded before there is a place for it.
+  using Load = std::function<void(torch::optim::Optimizer&)>;
+
   explicit State(std::shared_ptr<torch::optim::Optimizer> wrapped)
       : optimizer(std::move(wrapped)) {}
 
   void require_whole_step() const;
-  void require_whole_state(const char* action) const;
+  void require_whole_state(const char* action);
   void follow_placement(const SessionParts& session);
+  void follow_groups(const SessionParts& session);
+  void put(const std::shared_ptr<const Load>& load);
+  void put_all();
+  std::size_t num_parameters() const;
+  void find_strangers(Rank& rank, const PlacedParameters& models);
   void slice(const SessionParts& session);
   void shard(Replicas& replicas, const PlacedParameters& models);
   template <class Others>
@@ -134,11 +153,13 @@ struct OptimizerShare::State {
   std::vector<at::Tensor> stepped(const Rank& rank) const;
 
   std::shared_ptr<torch::optim::Optimizer> optimizer;
-  std::vector<at::Tensor> strangers;  // of no model, in order of the groups; alike on all ranks
-  std::vector<int> holders;           // stages that step them; -1: none yet
+  std::vector<Stranger> strangers;    // in order of the groups
   std::vector<at::Tensor> sharded;    // parameters of the stage, of which replicas step shares
-  bool stepping = false;              // in OptimizerShare::step()
-  bool divided = false;               // ranks have different parts of the groups or their state
+  std::optional<std::size_t> shared;  // of parameters, when the groups were shared out last
+  std::vector<std::shared_ptr<const Load>> loads;  // that wait for placement, in their order
+  std::shared_ptr<const std::function<void()>> before_step;
+  bool stepping = false;  // in OptimizerShare::step()
+  bool divided = false;   // ranks have different parts of the groups or their state
 };
 
 /// Refuses a step that OptimizerShare::step() has not made.
@@ -152,7 +173,8 @@ void OptimizerShare::State::require_whole_step() const {
               "values; call step() of the smp::DistributedOptimizer itself, on every rank");
 }
 
-void OptimizerShare::State::require_whole_state(const char* action) const {
+/// Before the optimizer is written or read as a whole, which one rank alone may do.
+void OptimizerShare::State::require_whole_state(const char* action) {
   const auto* const rank = Rank::find_current();
   if (rank == nullptr) return;
   SMP_REQUIRE(!divided, "rank ", rank->topology().rank(), ": ", action,
@@ -161,6 +183,12 @@ void OptimizerShare::State::require_whole_state(const char* action) const {
               "take another one's state for its own; call smp::optimizer_state_dict() and "
               "smp::load_optimizer_state_dict() on every rank, and write the dict with "
               "smp::save_safetensors()");
+  SMP_REQUIRE(loads.empty() || rank->topology().size() == 1, "rank ", rank->topology().rank(), ": ",
+              action,
+              " of the LibTorch optimizer in an smp::DistributedOptimizer, while what "
+              "smp::load_optimizer_state_dict() has loaded waits for the model to be placed; call "
+              "its place() first, on every rank");
+  put_all();
 }
 
 /// Takes out of `group` whatever others step, together with its state, which some optimizers are
@@ -206,26 +234,6 @@ void OptimizerShare::State::shard(Replicas& replicas, const PlacedParameters& mo
   }
 }
 
-/// Once a model is placed; more models may be later.
-void OptimizerShare::State::follow_placement(const SessionParts& session) {
-  const PlacedParameters models(session.state);
-  strangers.clear();
-  for (auto& group : optimizer->param_groups())
-    leave(group, [&](const at::Tensor& tensor) { return models.foreign(tensor); });
-  slice(session);
-  if (session.replicas.shards().active()) shard(session.replicas, models);
-  const auto& topology = session.rank.topology();
-  divided = topology.pp_size() > 1 || topology.tp_size() > 1 || !sharded.empty();
-  for (auto& group : optimizer->param_groups()) {
-    for (const auto& tensor : group.params()) {
-      if (models.known(tensor)) continue;
-      strangers.push_back(tensor);
-      session.rank.server().parameters().place(tensor);  // its sums are ordered like a parameter's
-    }
-  }
-  holders.resize(strangers.size(), -1);
-}
-
 /// It would step tensors that nobody uses, and those that are used not at all.
 static void refuse_dropped(const Rank& rank, torch::optim::Optimizer& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
@@ -238,6 +246,60 @@ static void refuse_dropped(const Rank& rank, torch::optim::Optimizer& optimizer)
                   "wrapped");
     }
   }
+}
+
+/// Finds the tensors of no model; who steps one of them goes on to.
+void OptimizerShare::State::find_strangers(Rank& rank, const PlacedParameters& models) {
+  std::unordered_map<const void*, int> holders;
+  for (const auto& known : strangers) {
+    holders.emplace(known.tensor.unsafeGetTensorImpl(), known.holder);
+  }
+  strangers.clear();
+  for (const auto& group : optimizer->param_groups()) {
+    for (const auto& tensor : group.params()) {
+      if (models.known(tensor)) continue;
+      const auto holder = holders.find(tensor.unsafeGetTensorImpl());
+      strangers.push_back({tensor, holder == holders.end() ? -1 : holder->second});
+      rank.server().parameters().place(tensor);  // its sums are ordered like a parameter's
+    }
+  }
+}
+
+std::size_t OptimizerShare::State::num_parameters() const {
+  std::size_t count = 0;
+  for (const auto& group : optimizer->param_groups()) count += group.params().size();
+  return count;
+}
+
+/// Shares the groups out, once a model is placed; more models may be later.
+void OptimizerShare::State::follow_placement(const SessionParts& session) {
+  const PlacedParameters models(session.state);
+  for (auto& group : optimizer->param_groups())
+    leave(group, [&](const at::Tensor& tensor) { return models.foreign(tensor); });
+  slice(session);
+  if (session.replicas.shards().active()) shard(session.replicas, models);
+  const auto& topology = session.rank.topology();
+  divided = topology.pp_size() > 1 || topology.tp_size() > 1 || !sharded.empty();
+  find_strangers(session.rank, models);
+  shared = num_parameters();
+}
+
+/// Shares out what the program has added to the groups since, alike on every rank.
+void OptimizerShare::State::follow_groups(const SessionParts& session) {
+  if (!shared || *shared == num_parameters()) return;
+  refuse_dropped(session.rank, *optimizer);
+  follow_placement(session);
+}
+
+/// Puts in a load, unless that was done.
+void OptimizerShare::State::put(const std::shared_ptr<const Load>& load) {
+  if (std::erase(loads, load) > 0) (*load)(*optimizer);
+}
+
+/// Puts in the loads that wait, which are the same on all ranks, while there is a session.
+void OptimizerShare::State::put_all() {
+  if (SessionParts::find_current() == nullptr) return;
+  while (!loads.empty()) put(std::shared_ptr<const Load>(loads.front()));
 }
 
 static void require_outside_of_steps(const SessionParts* session, const char* what) {
@@ -267,7 +329,7 @@ void OptimizerShare::State::find_holders(const d2d::Communicator& ranks,
                                          const d2d::Communicator& replicas_of_stage) {
   std::vector<std::int64_t> own;
   for (std::size_t i = 0; i < strangers.size(); ++i) {
-    if (strangers[i].grad().defined()) own.push_back(static_cast<std::int64_t>(i));
+    if (strangers[i].tensor.grad().defined()) own.push_back(static_cast<std::int64_t>(i));
   }
   const int replicas = replicas_of_stage.size();
   if (replicas > 1) {  // one may have come another way than the others
@@ -287,13 +349,13 @@ void OptimizerShare::State::find_holders(const d2d::Communicator& ranks,
                   "of no model; make them alike on every rank");
       SMP_REQUIRE_AS(UnsupportedError, replicas == 1,
                      "smp::DistributedOptimizer: a tensor of no model, shape ",
-                     strangers[index].sizes(), ", has a gradient on stage ", rank,
+                     strangers[index].tensor.sizes(), ", has a gradient on stage ", rank,
                      ", which is not averaged over the ", replicas,
                      " replicas; register it as a parameter of a module");
-      auto& holder = holders[index];
+      auto& [tensor, holder] = strangers[index];
       SMP_REQUIRE(holder == -1 || holder == static_cast<int>(rank),
-                  "smp::DistributedOptimizer: a tensor of no model, shape ",
-                  strangers[index].sizes(), ", has gradients on stages ", holder, " and ", rank,
+                  "smp::DistributedOptimizer: a tensor of no model, shape ", tensor.sizes(),
+                  ", has gradients on stages ", holder, " and ", rank,
                   ", so that no rank can step it; register it as a parameter of a module");
       holder = static_cast<int>(rank);
     }
@@ -303,9 +365,9 @@ void OptimizerShare::State::find_holders(const d2d::Communicator& ranks,
 /// Drops the state of tensors that other ranks step. It is here if it was loaded or made before
 /// anybody knew the holder, and would become outdated.
 void OptimizerShare::State::forget_what_others_step(int stage) {
-  for (std::size_t i = 0; i < strangers.size(); ++i) {
-    if (holders[i] == -1 || holders[i] == stage) continue;
-    optimizer->state().erase(strangers[i].unsafeGetTensorImpl());
+  for (const auto& [tensor, holder] : strangers) {
+    if (holder == -1 || holder == stage) continue;
+    optimizer->state().erase(tensor.unsafeGetTensorImpl());
   }
 }
 
@@ -313,15 +375,18 @@ void OptimizerShare::State::forget_what_others_step(int stage) {
 void OptimizerShare::State::give_out(const d2d::Communicator& ranks) {
   const at::NoGradGuard no_grad;
   for (int stage = 0; stage < ranks.size(); ++stage) {
-    if (std::find(holders.begin(), holders.end(), stage) == holders.end()) continue;
-    d2d::Payload payload;
-    for (std::size_t i = 0; i < strangers.size() && stage == ranks.rank(); ++i) {
-      if (holders[i] == stage) payload.tensors.push_back(strangers[i].detach().clone());
+    std::vector<at::Tensor> held;
+    for (const auto& [tensor, holder] : strangers) {
+      if (holder == stage) held.push_back(tensor.detach());
     }
-    auto values = ranks.broadcast(std::move(payload), ranks.members()[stage]).tensors;
-    std::size_t next = 0;
-    for (std::size_t i = 0; i < strangers.size() && stage != ranks.rank(); ++i) {
-      if (holders[i] == stage) strangers[i].detach().copy_(values.at(next++));
+    if (held.empty()) continue;
+    d2d::Payload payload;
+    for (std::size_t i = 0; i < held.size() && stage == ranks.rank(); ++i) {
+      payload.tensors.push_back(held[i].clone());
+    }
+    const auto values = ranks.broadcast(std::move(payload), ranks.members()[stage]).tensors;
+    for (std::size_t i = 0; i < held.size() && stage != ranks.rank(); ++i) {
+      held[i].copy_(values.at(i));
     }
   }
 }
@@ -377,6 +442,9 @@ OptimizerShare::OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimize
     });
   }
   if (any_placed) state_->follow_placement(session);
+  state_->before_step = std::make_shared<const std::function<void()>>(
+      [state = state_.get(), &session] { state->follow_groups(session); });
+  session.state.before_steps(state_->before_step);
 }
 
 /// Sets guards that hold the state weakly, because the optimizer may outlive its share.
@@ -385,16 +453,41 @@ void OptimizerShare::set_guards() {
   if (guards == nullptr) return;
   const std::weak_ptr<State> weak = state_;
   guards->before_step = [weak] {
-    if (const auto alive = weak.lock()) alive->require_whole_step();
+    const auto alive = weak.lock();
+    if (!alive) return;
+    alive->require_whole_step();
+    alive->put_all();
   };
   guards->before_archive = [weak](const char* action) {
-    if (const auto alive = weak.lock()) alive->require_whole_state(action);
+    const auto alive = weak.lock();
+    if (!alive) return;
+    alive->require_whole_state(action);
   };
 }
 
 OptimizerShare::~OptimizerShare() = default;
 OptimizerShare::OptimizerShare(OptimizerShare&&) noexcept = default;
 OptimizerShare& OptimizerShare::operator=(OptimizerShare&&) noexcept = default;
+
+torch::optim::Optimizer& OptimizerShare::shared_out() {
+  if (const auto* session = SessionParts::find_current()) state_->follow_groups(*session);
+  return *state_->optimizer;
+}
+
+torch::optim::Optimizer& OptimizerShare::up_to_date() {
+  shared_out();
+  state_->put_all();
+  return *state_->optimizer;
+}
+
+void OptimizerShare::load_at_placement(DistributedModelBase& model, State::Load put) {
+  const auto load = std::make_shared<const State::Load>(std::move(put));
+  state_->loads.push_back(load);
+  model.on_placed([weak = std::weak_ptr<State>(state_), waiting = std::weak_ptr(load)] {
+    const auto alive = weak.lock();
+    if (alive) alive->put(waiting.lock());
+  });
+}
 
 void OptimizerShare::step() {
   const PublicCall call("smp::DistributedOptimizer::step");
@@ -407,6 +500,7 @@ void OptimizerShare::step() {
   }
   const server::BetweenSteps recorded(session->rank.server().recorder(),
                                       schedule::Phase::kOptimizer);
+  up_to_date();
   refuse_apart(*session, state.sharded);
   const Stepping stepping(state.stepping);
   session->state.facts().note_optimizer_step();

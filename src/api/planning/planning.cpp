@@ -35,6 +35,7 @@ void require_equal_models(const Rank& rank, const std::vector<ModelToPlan>& mode
   require_equal_hashes(ranks, all_models, "the model",
                        "build the same model on every rank, before the first step");
   std::vector<const ModelDescription*> descriptions;
+  descriptions.reserve(models.size());
   for (const auto& model : models) descriptions.push_back(model.description);
   require_same_models(rank, descriptions);
   require_equal_hashes(ranks, all_pins, "the plan", "place modules by hand alike on every rank");

@@ -76,6 +76,7 @@ std::vector<std::string> differences(const std::vector<GlobalRank>& ranks,
                                      const std::vector<Facts>& all) {
   std::vector<Key> keys;
   std::vector<Known> known;
+  known.reserve(all.size());
   for (const auto& facts : all) known.push_back(known_of(facts, keys));
   std::vector<std::string> found;
   std::map<Key, bool> seen;

@@ -9,9 +9,13 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <c10/util/Exception.h>
+
 #include <memory>
+#include <string>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 namespace smp {
 
@@ -99,12 +103,37 @@ inline bool is_always_kept(std::string_view field) noexcept {
   return field != "momentum_buffer" && field != "max_exp_avg_sq" && field != "grad_avg";
 }
 
-template <class StateType, class OptionsType>
+/// True if an optimizer with these options reads such a field of every parameter that has a state.
+inline bool needs_field(const torch::optim::OptimizerOptions& options, std::string_view field) {
+  using namespace torch::optim;
+  if (is_always_kept(field)) return true;
+  if (const auto* adam = dynamic_cast<const AdamOptions*>(&options)) return adam->amsgrad();
+  if (const auto* adam = dynamic_cast<const AdamWOptions*>(&options)) return adam->amsgrad();
+  if (const auto* prop = dynamic_cast<const RMSpropOptions*>(&options)) {
+    return field == "grad_avg" ? prop->centered() : prop->momentum() > 0;
+  }
+  return false;
+}
+
+template <class MadeType, class StateType, class OptionsType>
 struct OptimizerKind {
+  using Made = MadeType;
   using State = StateType;
   using Options = OptionsType;
   const char* name;
 };
+
+/// Returns what LibTorch says against options of this kind when an optimizer is made; empty:
+/// nothing.
+template <class Kind>
+std::string problem_with_options(const typename Kind::Options& options) {
+  try {
+    typename Kind::Made(std::vector<at::Tensor>(), options);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return {};
+}
 
 /// Calls `action(kind)` with the OptimizerKind of `optimizer`. Returns false if it is none of
 /// LibTorch's optimizers that work element by element.
@@ -112,15 +141,15 @@ template <class Action>
 bool with_kind(torch::optim::Optimizer& optimizer, Action&& action) {
   using namespace torch::optim;
   if (dynamic_cast<SGD*>(&optimizer)) {
-    action(OptimizerKind<SGDParamState, SGDOptions>{"SGD"});
+    action(OptimizerKind<SGD, SGDParamState, SGDOptions>{"SGD"});
   } else if (dynamic_cast<AdamW*>(&optimizer)) {
-    action(OptimizerKind<AdamWParamState, AdamWOptions>{"AdamW"});
+    action(OptimizerKind<AdamW, AdamWParamState, AdamWOptions>{"AdamW"});
   } else if (dynamic_cast<Adam*>(&optimizer)) {
-    action(OptimizerKind<AdamParamState, AdamOptions>{"Adam"});
+    action(OptimizerKind<Adam, AdamParamState, AdamOptions>{"Adam"});
   } else if (dynamic_cast<Adagrad*>(&optimizer)) {
-    action(OptimizerKind<AdagradParamState, AdagradOptions>{"Adagrad"});
+    action(OptimizerKind<Adagrad, AdagradParamState, AdagradOptions>{"Adagrad"});
   } else if (dynamic_cast<RMSprop*>(&optimizer)) {
-    action(OptimizerKind<RMSpropParamState, RMSpropOptions>{"RMSprop"});
+    action(OptimizerKind<RMSprop, RMSpropParamState, RMSpropOptions>{"RMSprop"});
   } else {
     return false;
   }

@@ -12,4 +12,11 @@ SessionState* SessionState::find_current() noexcept {
   return session == nullptr ? nullptr : &session->state;
 }
 
+void SessionState::begin_step() {
+  std::erase_if(before_steps_, [](const auto& follow) { return follow.expired(); });
+  for (const auto& follow : before_steps_) {
+    if (const auto alive = follow.lock()) (*alive)();
+  }
+}
+
 }  // namespace smp

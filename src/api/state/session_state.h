@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "api/rank/shared_warnings.h"
@@ -35,6 +37,13 @@ class SessionState {
   void add_model(DistributedModelBase& model) { models_.push_back(&model); }
   void remove_model(DistributedModelBase& model) noexcept { std::erase(models_, &model); }
 
+  /// Calls `follow` at the start of each step, once models are placed, while its owner keeps it.
+  void before_steps(std::weak_ptr<const std::function<void()>> follow) {
+    before_steps_.push_back(std::move(follow));
+  }
+  /// Calls these. @throws whatever they throw
+  void begin_step();
+
   /// What this rank does beside its models.
   StepFacts& facts() noexcept { return facts_; }
   SharedWarnings& warnings() noexcept { return warnings_; }
@@ -49,6 +58,7 @@ class SessionState {
 
  private:
   std::vector<DistributedModelBase*> models_;
+  std::vector<std::weak_ptr<const std::function<void()>>> before_steps_;
   std::int64_t earlier_steps_ = 0;
   StepFacts facts_;
   SharedWarnings warnings_;

@@ -424,6 +424,7 @@ void prepare_models(const SessionParts& session, const ComingStep& step) {
     DistributedModelBase::place(session, take_independent(unplaced), step.preview,
                                 may_wait && first);
   }
+  session.state.begin_step();
   for (const auto* model : models) model->state_->weights.begin_step();
 }
 

@@ -3,37 +3,33 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "base/check.h"
-#include "base/random.h"
+#include "d2d/tensors/tensor_data.h"
 #include "server/values/tensor_memory.h"
 
 namespace smp::server {
 namespace {
 
+/// Returns a hash of the values; never 0.
 std::uint64_t hash_of(const at::Tensor& tensor) {
-  const at::NoGradGuard no_grad;
   if (!can_be_guarded(tensor)) return 1 + std::uint64_t{version_of(tensor)};
-  const auto values = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
-  const auto* bytes = static_cast<const char*>(values.const_data_ptr());
-  const auto size = values.nbytes();
-  auto hash = static_cast<std::uint64_t>(size);
-  for (std::size_t at = 0; at < size; at += sizeof(std::uint64_t)) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes + at, std::min(sizeof word, size - at));
-    hash = base::mix_key(hash, word);
-  }
-  return std::max<std::uint64_t>(hash, 1);
+  const at::NoGradGuard no_grad;
+  const bool plain = tensor.is_cpu() && d2d::is_plain(tensor);
+  const auto values =
+      plain ? tensor : tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
+  return std::max<std::uint64_t>(XXH3_64bits(values.const_data_ptr(), values.nbytes()), 1);
 }
 
 }  // namespace
 
 void BufferCopies::add(const std::string& path, const at::Tensor& tensor, GlobalRank owner,
-                       bool here) {
+                       bool here, bool weight) {
   if (!here) {
     foreign_.shrink(path, tensor, owner, Held::kBuffer);
     entries_.push_back({path, owner, {}});
@@ -45,8 +41,8 @@ void BufferCopies::add(const std::string& path, const at::Tensor& tensor, Global
   }
   entries_.push_back({path, owner, tensor});
   auto& entry = entries_.back();
-  look_at(entry);
-  entry.at_begin = entry.version;
+  entry.read = can_be_guarded(tensor) && (tensor.is_cpu() || (weight && owner == rank_));
+  entry.at_begin = entry.last = look_at(entry);
   if (owner != rank_ && can_be_guarded(tensor)) watch(entry);
 }
 
@@ -58,18 +54,20 @@ void BufferCopies::watch(Entry& entry) const {
   guard_with_memory(entry.tensor, entry.guard);
 }
 
-void BufferCopies::look_at(Entry& entry) {
-  entry.version = version_of(entry.tensor);
+BufferCopies::Look BufferCopies::look_at(const Entry& entry) {
   const auto& tensor = entry.tensor;
-  entry.memory = tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+  Look look{version_of(tensor),
+            tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr, 0};
+  const bool guarded = entry.guard && guard_of(tensor) != nullptr;
+  if (entry.read) look.values = hash_of(guarded ? entry.guard->plain() : tensor);
+  return look;
 }
 
 /// Returns true if the buffer was written, or got other memory, since it was last looked at; looks
 /// at it again.
 bool BufferCopies::has_changed(Entry& entry) {
-  const auto before = std::pair(entry.version, entry.memory);
-  look_at(entry);
-  if (before == std::pair(entry.version, entry.memory)) return false;
+  const auto before = std::exchange(entry.last, look_at(entry));
+  if (before == entry.last) return false;
   entry.changed = true;
   entry.hash = 0;
   return true;
@@ -79,7 +77,8 @@ bool BufferCopies::has_changed(Entry& entry) {
 /// per change.
 std::uint64_t BufferCopies::hash_now(Entry& entry) {
   if (entry.hash != 0) return entry.hash;
-  entry.hash = hash_of(entry.guard ? entry.guard->plain() : entry.tensor);
+  entry.hash = entry.last.values != 0 ? entry.last.values
+                                      : hash_of(entry.guard ? entry.guard->plain() : entry.tensor);
   if (!entry.changed) entry.first = entry.hash;
   return entry.hash;
 }
@@ -101,15 +100,17 @@ void BufferCopies::give(c10::function_ref<void()> give_values) {
   give_values();
   for (auto* entry : unused) {
     if (!entry->guard->used()) continue;
-    look_at(*entry);
+    entry->last = look_at(*entry);
     entry->hash = 0;
     watch(*entry);
   }
 }
 
-void BufferCopies::begin_step() noexcept {
+/// A copy that nobody used since is as it was.
+void BufferCopies::begin_step() {
   for (auto& entry : entries_) {
-    if (entry.tensor.defined()) entry.at_begin = version_of(entry.tensor);
+    const bool unused = entry.guard && !entry.guard->used();
+    if (entry.tensor.defined()) entry.at_begin = unused ? entry.last : look_at(entry);
     entry.reported = false;
   }
 }
@@ -126,7 +127,7 @@ std::string BufferCopies::report() {
     if (copy && entry.guard) watch(entry);
     if (!copy && !changed) continue;
     const bool committed = std::exchange(entry.committed, false);
-    const bool in_step = committed || entry.version != entry.at_begin;
+    const bool in_step = committed || entry.last != entry.at_begin;
     if (!copy && in_step && entry.told) continue;
     const auto hash = hash_now(entry);
     const auto event = copy ? (in_step ? Event::kCopyChanged : Event::kCopyUsed)
@@ -147,7 +148,7 @@ std::vector<BufferCopies::Line> BufferCopies::lines_of(std::string_view report) 
 
 void BufferCopies::note_commit() noexcept {
   for (auto& entry : entries_) {
-    if (entry.tensor.defined()) entry.committed = version_of(entry.tensor) != entry.version;
+    if (entry.tensor.defined()) entry.committed = version_of(entry.tensor) != entry.last.version;
   }
 }
 

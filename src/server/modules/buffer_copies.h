@@ -32,16 +32,19 @@ class BufferCopies {
   BufferCopies(GlobalRank rank, ForeignParameters& foreign) : rank_(rank), foreign_(foreign) {}
 
   /// Adds a buffer that rank `owner` owns. Every rank adds the same buffers in the same order.
-  /// @param here  whether this rank keeps it, as its owner or as a copy; else it is foreign
-  void add(const std::string& path, const at::Tensor& tensor, GlobalRank owner, bool here);
+  /// @param here    whether this rank keeps it, as its owner or as a copy; else it is foreign
+  /// @param weight  it lies in the memory of a parameter, which optimizers write
+  void add(const std::string& path, const at::Tensor& tensor, GlobalRank owner, bool here,
+           bool weight = false);
 
   /// Runs `give_values`, which gives buffers the values that another pipeline has: copies count as
   /// neither used nor changed by that.
   void give(c10::function_ref<void()> give_values);
-  /// Begins a step: from now on only one rank may write to a buffer. Costs some ns per buffer.
-  void begin_step() noexcept;
+  /// Begins a step: from now on only one rank may write to a buffer. Runs LibTorch code; reads the
+  /// buffers that are here, some µs each.
+  void begin_step();
   /// Returns, as bytes, which copies this rank used and which of its own buffers it changed since
-  /// the last report; empty if none. Runs LibTorch code; costs some ns per buffer.
+  /// the last report; empty if none. Costs as much.
   [[nodiscard]] std::string report();
   /// Notes that the running statistics of the step were committed after report(), so the next
   /// report tells of them.
@@ -79,14 +82,22 @@ class BufferCopies {
     at::Tensor plain_;  // the same memory
     bool used_ = false;
   };
+  /// A buffer as it is at one time. Fused steps of optimizers and what is written through data()
+  /// leave the version as it was.
+  struct Look {
+    std::uint32_t version = 0;
+    const void* memory = nullptr;
+    std::uint64_t values = 0;  // their hash; 0: they are not read
+    friend bool operator==(const Look&, const Look&) = default;
+  };
   struct Entry {
     std::string path;
     GlobalRank owner;
     at::Tensor tensor;                     // undefined: not held here, or its model is gone
     c10::intrusive_ptr<Guard> guard = {};  // of a copy
-    std::uint32_t version = 0;             // when it was last looked at
-    std::uint32_t at_begin = 0;            // version, of the step
-    const void* memory = nullptr;          // then
+    bool read = false;                     // its values tell of changes, not its version alone
+    Look last = {};                        // when it was last looked at
+    Look at_begin = {};                    // of the step
     bool changed = false;                  // since the model was placed
     std::uint64_t hash = 0;                // of the values then; 0: not known yet
     std::uint64_t first = 0;               // of those of the beginning; 0: not known
@@ -110,7 +121,7 @@ class BufferCopies {
     GlobalRank rank;
     Line line;
   };
-  static void look_at(Entry& entry);
+  static Look look_at(const Entry& entry);
   static bool has_changed(Entry& entry);
   static std::uint64_t hash_now(Entry& entry);
   void watch(Entry& entry) const;

@@ -2,6 +2,7 @@
 #include "server/modules/foreign_parameters.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <utility>
@@ -17,9 +18,16 @@ class ForeignGuard final : public TensorGuard {
   ForeignGuard(std::string what, GlobalRank rank, std::string remedy)
       : what_(std::move(what)), rank_(rank), remedy_(std::move(remedy)) {}
 
-  void before_use(const at::Tensor&, const std::string& op, bool writes) override {
+  /// LibTorch's Adagrad makes its state where it is constructed, of all parameters that it is
+  /// given: full_like() asks for a shape only.
+  void before_use(const at::Tensor& tensor, const std::string& op, bool writes) override {
+    if (op == "aten::full_like") {
+      shape_ = at::empty({1}, tensor.options()).expand(tensor.sizes());
+      return;
+    }
     throw UsageError(text(op, writes));
   }
+  at::Tensor stand_in() const override { return std::exchange(shape_, {}); }
 
   /// Returns the message for a use by `who`: "rank 0: parameter far.weight lives on rank 1 and has
   /// no values here (...). ..."
@@ -37,6 +45,7 @@ class ForeignGuard final : public TensorGuard {
   std::string what_;  // "parameter far.weight lives on rank 1"
   GlobalRank rank_;   // this one
   std::string remedy_;
+  mutable at::Tensor shape_;  // of the tensor, without its memory, for one operator
 };
 
 std::string remedy_of(Held held) {

@@ -1,6 +1,8 @@
 // server/modules/weight_watch.cpp: version counters, and a few elements.
 #include "server/modules/weight_watch.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -11,8 +13,11 @@
 namespace smp::server {
 namespace {
 
-/// Returns a hash of a tensor's version, and of its first, middle and last elements if these can be
-/// read without an operator.
+/// Of a larger tensor only some elements are read.
+constexpr std::size_t kReadWhole = 1024;
+
+/// Returns a hash of a tensor's version, and of its elements if these can be read without an
+/// operator: of all, or of the first, the middle and the last.
 std::uint64_t look_at(const at::Tensor& tensor) {
   std::uint64_t look = version_of(tensor);
   if (!tensor.is_cpu() || tensor.layout() != at::kStrided || tensor.numel() == 0) return look;
@@ -20,6 +25,9 @@ std::uint64_t look_at(const at::Tensor& tensor) {
   const auto* elements = static_cast<const char*>(tensor.const_data_ptr());
   const auto size = tensor.itemsize();
   const auto count = static_cast<std::size_t>(tensor.numel());
+  if (tensor.nbytes() <= kReadWhole) {
+    return base::mix_key(look, XXH3_64bits(elements, tensor.nbytes()));
+  }
   for (const std::size_t at : {std::size_t{0}, count / 2, count - 1}) {
     std::uint64_t bits = 0;
     std::memcpy(&bits, elements + at * size, std::min(size, sizeof bits));

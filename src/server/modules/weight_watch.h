@@ -15,8 +15,8 @@ namespace smp::server {
 /// Watches parameters on this rank. Those of a model that no module is known to write: microbatches
 /// compute with them at the same time, and other ranks have others, so an optimizer's step() in the
 /// body would be that of a part of the model, between two microbatches by chance. Some of
-/// LibTorch's optimizers write through data(), which no version shows, so a few elements are
-/// compared. Threads: the rank's.
+/// LibTorch's optimizers write through data() or in fused steps, which no version shows, so
+/// elements are compared: all of small parameters, a few of large ones. Threads: the rank's.
 class WeightWatch {
  public:
   void add(const std::string& path, const at::Tensor& parameter);

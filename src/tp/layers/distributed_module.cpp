@@ -66,8 +66,9 @@ at::Tensor DistributedModule::slice_of(const std::string& name, const at::Tensor
 std::uint64_t DistributedModule::origin(const std::string& name) const {
   const auto found = origins_.find(name);
   if (found == origins_.end()) return 0;
-  const auto own = named_parameters(/*recurse=*/false);
-  return own[name]._version() == found->second.version ? found->second.hash : 0;
+  const auto& [whole, slice, version] = found->second;
+  const auto own = named_parameters(/*recurse=*/false)[name];
+  return own._version() == version && hash_of_values(own) == slice ? whole : 0;
 }
 
 void DistributedModule::set_whole(const std::string& name, const at::Tensor& whole) {
@@ -82,7 +83,7 @@ void DistributedModule::set_whole(const std::string& name, const at::Tensor& who
               whole.defined() ? base::concat(whole.sizes()) : "undefined", ", expected the whole, ",
               at::IntArrayRef(sizes));
   slice.set_data(tp::part_of(whole, dim, slice.size(dim), tp::TensorParallel::current().rank()));
-  origins_[name] = {hash_of_values(whole), static_cast<std::int64_t>(slice._version())};
+  origins_[name] = {hash_of_values(whole), hash_of_values(slice), slice._version()};
 }
 
 at::Tensor& DistributedModule::register_cut(const std::string& name, at::Tensor slice,
@@ -90,7 +91,7 @@ at::Tensor& DistributedModule::register_cut(const std::string& name, at::Tensor 
                                             bool requires_grad) {
   sliced_.emplace(name, of);
   auto& registered = register_parameter(name, std::move(slice), requires_grad);
-  origins_.emplace(name, Origin{hash_of_whole, registered._version()});
+  origins_.emplace(name, Origin{hash_of_whole, hash_of_values(registered), registered._version()});
   return registered;
 }
 

@@ -14,7 +14,7 @@ SlicedParameters::SlicedParameters(const torch::nn::Module& model) {
 void SlicedParameters::add(const DistributedModule& module) {
   const auto parameters = module.named_parameters(/*recurse=*/false);
   for (const auto& [name, slice] : module.sliced()) {
-    slices_.emplace(parameters[name].unsafeGetTensorImpl(), Sliced{slice, module.origin(name)});
+    slices_.emplace(parameters[name].unsafeGetTensorImpl(), Sliced{slice, &module, name});
   }
 }
 

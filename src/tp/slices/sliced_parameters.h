@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <unordered_map>
 
 #include "smp/tp/distributed_module.h"
@@ -28,10 +29,10 @@ class SlicedParameters {
     return found == slices_.end() ? std::nullopt : std::optional(found->second.slice);
   }
   /// Returns the hash of the whole values that `tensor` was cut from, if it still has the values of
-  /// then; else 0.
+  /// then; else 0. Reads the values; the model must be there still.
   std::uint64_t origin(const at::Tensor& tensor) const {
     const auto found = slices_.find(tensor.unsafeGetTensorImpl());
-    return found == slices_.end() ? 0 : found->second.origin;
+    return found == slices_.end() ? 0 : found->second.module->origin(found->second.name);
   }
   bool empty() const noexcept { return slices_.empty(); }
 
@@ -40,7 +41,8 @@ class SlicedParameters {
 
   struct Sliced {
     ParameterSlice slice;
-    std::uint64_t origin;
+    const DistributedModule* module;
+    std::string name;  // there
   };
   std::unordered_map<const void*, Sliced> slices_;  // by TensorImpl
 };

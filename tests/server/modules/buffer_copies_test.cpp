@@ -135,6 +135,45 @@ TEST_F(BufferCopiesTest, NoticeNewMemory) {
   EXPECT_THAT(refusal([&] { end_step(); }), HasSubstr("stale"));
 }
 
+/// As a fused step of an optimizer writes.
+void write_unseen(const at::Tensor& tensor, std::int64_t value) {
+  tensor.data().flatten()[4].fill_(value);
+}
+
+TEST_F(BufferCopiesTest, NoticeWhatNoVersionShows) {
+  begin_step();
+  end_step();
+  const auto version = original()._version();
+  write_unseen(original(), 7);
+  ASSERT_EQ(original()._version(), version);
+  begin_step();
+  copy().sum();
+  EXPECT_THAT(refusal([&] { end_step(); }), HasSubstr("stale"));
+}
+
+TEST_F(BufferCopiesTest, NoticeWhatNoVersionShowsInAStep) {
+  begin_step();
+  copy().sum();
+  write_unseen(original(), 8);
+  EXPECT_THAT(refusal([&] { end_step(); }), HasSubstr("stale"));
+}
+
+TEST_F(BufferCopiesTest, NoticeWhatNoVersionShowsOnTwoRanksInOneStep) {
+  begin_step();
+  for (auto& rank : ranks_) write_unseen(rank.table, 9);
+  EXPECT_THAT(refusal([&] { end_step(); }), HasSubstr("both ranks changed it"));
+}
+
+TEST_F(BufferCopiesTest, MayBeWrittenUnseenAlikeOnAllRanksBetweenSteps) {
+  for (int step = 0; step < 3; ++step) {
+    for (auto& rank : ranks_) write_unseen(rank.table, 10 + step);
+    begin_step();
+    copy().sum();
+    end_step();
+  }
+  EXPECT_EQ(copy()[1][1].item<std::int64_t>(), 12);
+}
+
 TEST_F(BufferCopiesTest, OfTwoModelsAreWatchedOnce) {
   for (auto& rank : ranks_) rank.copies.add("again.table", rank.table, GlobalRank(1), true);
   for (int step = 0; step < 2; ++step) {

@@ -198,6 +198,9 @@ TEST(GroupSteps, WarnOfSlicesThatWereDrawnAlike) {
               AllOf(HasSubstr("'embed.weight' is sliced over TP_GROUP {0, 1}"),
                     HasSubstr("equal slices of it (and of 1 others)"),
                     HasSubstr("docs/tensor_parallelism.md")));
+  EXPECT_THAT(printed_of([](SlicedBag& net) { net->second->weight.data().normal_(); }),
+              HasSubstr("'second.weight' is sliced over TP_GROUP {0, 1}, and some"))
+      << "which no version shows";
   const auto silent = testing::Not(HasSubstr("equal slices"));
   EXPECT_THAT(printed_of([](SlicedBag& net) { net->embed->weight.fill_(0.5); }), silent);
   EXPECT_THAT(printed_of([](SlicedBag& net) {  // as the docs say
