@@ -15,12 +15,13 @@ namespace smp {
 /// Defines how replicas send each other gradients; see DistributedModelBase::register_comm_hook().
 ///
 /// Gradients travel in buckets (Config::bucket_cap_mb). A bucket of N elements is cut into as many
-/// parts as there are replicas, and replica p adds up part p. With a hook the mean m of part p over
-/// R replicas, g_r the gradient of replica r, becomes
+/// parts as there are replicas, and replica p adds up part p. With a hook the sum s of part p over
+/// R replicas, g_r what replica r contributes to the gradient of the job, becomes
 ///
-///     m = D(C((D(C(g_0)) + D(C(g_1)) + ... + D(C(g_{R-1}))) / R))
+///     s = D(C((D(C(g_0)) + D(C(g_1)) + ... + D(C(g_{R-1}))) / T))
 ///
-/// C is compress() and D is decompress(). The mean has the same bits on every replica: a replica
+/// C is compress() and D is decompress(); T is 1, but for a prescaled batch, which T ranks have
+/// (Config::prescaled_batch). The sum has the same bits on every replica: a replica
 /// compresses its own part as well, although that does not travel. Sums are taken in order of
 /// replicas in the gradients' dtype. Sparse gradients travel as they are. A bucket has the same
 /// elements in every step; elements of which no replica has a dense gradient are zeros.
@@ -35,7 +36,7 @@ class SMP_API CommHook {
   struct Part {
     std::int64_t bucket = 0;  ///< number in the model on this rank; buckets of slices come last
     int part = 0;             ///< the position of the replica that adds it up
-    bool sum = false;         ///< true: a mean on its way back; false: a gradient on its way there
+    bool sum = false;         ///< true: a sum on its way back; false: a gradient on its way there
   };
 
   virtual ~CommHook() = default;

@@ -125,9 +125,11 @@ struct SMP_API Config {
   /// numbers for every number of ranks, placement and schedule.
   std::uint64_t seed = 0;
   /// Weights of the losses of microbatches in backward: "mean" (their share of the rows, so that
-  /// the gradient is that of the mean over the batch), "sum" (1 each) or "weights".
+  /// the gradient is that of the mean over the batch), "sum" (1 each) or "weights". Gradients that
+  /// modules add by themselves are not weighted: smp::microbatch_weight() (smp/step.h) tells them
+  /// what the loss counts.
   std::string loss = "mean";
-  /// One weight per microbatch, for `loss = "weights"`.
+  /// One weight per microbatch, for `loss = "weights"`; replicas take the mean of their sums.
   std::vector<double> loss_weights = {};
   /// If true, the outputs of a step reach every stage; otherwise only the first.
   bool broadcast_outputs = true;

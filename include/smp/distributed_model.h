@@ -43,11 +43,11 @@ class SMP_API DistributedModelBase {
   DistributedModelBase& operator=(const DistributedModelBase&) = delete;
 
   /// Runs the backward pass of one microbatch; only inside the body of smp::step. The gradient is
-  /// scaled by the microbatch's weight (StepOptions::loss), so that the sum over microbatches is
-  /// the gradient of the whole batch. A `loss` of more than one number needs a `gradient` of its
-  /// shape. Suspends the body until the gradients of remote calls are there; those of parameters
-  /// may enter `.grad` at any time up to the end of the step. During the trial run
-  /// (smp::is_tracing()) it does nothing.
+  /// scaled by the microbatch's weight (StepOptions::loss), so that the sum over all microbatches
+  /// of the job is the gradient of its whole batch. A `loss` of more than one number needs a
+  /// `gradient` of its shape. Suspends the body until the gradients of remote calls are there;
+  /// those of parameters may enter `.grad` at any time up to the end of the step. During the trial
+  /// run (smp::is_tracing()) it does nothing.
   /// @throws UsageError   outside of a body; `loss` needs no gradient, or is no number and
   ///                      `gradient` is missing.
   /// @throws RemoteError  what a module on another rank, or a hook there, threw. The step fails
@@ -86,12 +86,12 @@ class SMP_API DistributedModelBase {
   ///       const auto apart = model.no_sync();
   ///       train(x1, y1);
   ///     }
-  ///     train(x2, y2);     // averages the gradients of both steps over the replicas
+  ///     train(x2, y2);     // brings the gradients of both steps together
   ///     optimizer.step();
   ///
   /// Call it alike on every rank, outside of steps. Without replicas it changes nothing.
   NoSync no_sync();
-  /// True if steps average gradients over replicas: no NoSync of this model lives.
+  /// True if steps add up gradients over replicas: no NoSync of this model lives.
   bool syncs_gradients() const noexcept;
 
   /// Sends this model's dense gradients between replicas as `hook` says, from the next step on
@@ -152,7 +152,7 @@ class SMP_API DistributedModelBase {
   /// True if `parameter`, one of the model's, is a slice: its gradient is of the samples of all
   /// ranks of the TP_GROUP.
   bool is_distributed_parameter(const at::Tensor& parameter) const;
-  /// Returns the parameters whose gradients are averaged over the DP_GROUP: all that are whole.
+  /// Returns the parameters whose gradients are added up over the DP_GROUP: all that are whole.
   NamedTensors default_reducer_named_parameters() const;
   /// Returns the parameters whose gradients are added up over the RDP_GROUP: the slices.
   NamedTensors scaled_batch_reducer_named_parameters() const;

@@ -13,7 +13,7 @@ class Replicas;
 
 /// What becomes of gradients while a Join waits for the last replica; the same on all ranks.
 struct JoinOptions {
-  /// Divisor of gradients once replicas have run out of batches. True, as in torch, divides by the
+  /// Divisor of losses once replicas have run out of batches. True, as in torch, divides by the
   /// number of all replicas, so that each batch counts what it counted before; false by the number
   /// of those that still have a batch, so that the gradient is that of one process on these
   /// batches. `loss = "sum"` divides by neither.

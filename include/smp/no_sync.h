@@ -9,8 +9,8 @@ namespace smp {
 class DistributedModelBase;
 
 /// A scope of one model, made by DistributedModelBase::no_sync(). While one lives, steps add up the
-/// model's gradients in each replica alone; the first step without one averages all that has been
-/// accumulated. Scopes nest. Threads: the rank's; made and ended outside of steps.
+/// model's gradients in each replica alone; the first step without one brings together all that
+/// has been accumulated. Scopes nest. Threads: the rank's; made and ended outside of steps.
 class [[nodiscard]] NoSync {
  public:
   NoSync(NoSync&& other) noexcept : scopes_(std::exchange(other.scopes_, nullptr)) {}

@@ -35,7 +35,9 @@ struct StepOptions {
   /// Axis along which an argument is split, by the argument's number (from 0); default: axis 0.
   std::map<int, int> split_axes;
   /// Weights of microbatches in backward and reduce_mean: "mean" (their share of the rows; equal if
-  /// nothing is split), "sum" (1 each), "weights". Default: Config::loss.
+  /// nothing is split), "sum" (1 each), "weights". Default: Config::loss. In backward they are the
+  /// shares in the batch of the whole job, all replicas included; what modules add to gradients by
+  /// themselves is not weighted (microbatch_weight()).
   std::optional<std::string> loss;
   /// One weight per microbatch, for loss = "weights".
   std::vector<double> weights;
@@ -50,6 +52,25 @@ struct StepOptions {
 /// runs in a forked copy of the process, so neither members nor variables nor what is printed show
 /// it; what a body does to the world outside, such as to a file that it writes, happens.
 SMP_API bool is_tracing() noexcept;
+
+/// Returns the weight of the loss of the microbatch that the calling code works for: what
+/// `model.backward(loss)` multiplies the gradient of its `loss` by. Callable in the body of a step,
+/// in a module on any rank, in its backward, and in hooks of tensors and parameters; outside of
+/// steps it is 1.
+///
+/// The gradient of a step is the sum over all microbatches of all replicas, of the weighted loss
+/// and of what modules add by themselves: a custom function whose backward returns more than the
+/// chain rule asks for, a hook, `penalty.backward()` in a module. Nobody scales that, so
+///
+///     loss = "mean": rows of the microbatch / rows of the job. Multiply by it what one process
+///                    adds once a batch. (Without rows: 1 / microbatches of the job.)
+///     loss = "sum": 1. What is added counts once a microbatch, as the loss does.
+///     loss = "weights": the microbatch's weight / number of different batches in the job.
+///
+/// With smp::Join replicas without a batch count as it says. In a step without gradients, of which
+/// replicas do not tell each other, it is the share in this replica's batch. Threads: the rank's.
+/// @throws UsageError  on another thread, while a step runs.
+SMP_API double microbatch_weight();
 
 /// Returns the number of steps, training or not, that this rank has begun, in this job and in those
 /// that set_step_count() counts. The random numbers of a step are keyed by its number.

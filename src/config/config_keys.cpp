@@ -187,8 +187,10 @@ std::vector<ConfigKey> step_keys() {
               "whether smp::delay_param_initialization has an effect"),
       SMP_KEY(seed, between<std::uint64_t>(0, std::numeric_limits<std::uint64_t>::max()),
               "seed of dropout masks and other random numbers of the model"),
-      SMP_KEY(loss, one_of({"mean", "sum", "weights"}),
-              "weight of each microbatch's loss: its share of the rows, 1, or loss_weights"),
+      SMP_KEY(
+          loss, one_of({"mean", "sum", "weights"}),
+          "weight of each microbatch's loss: its share of the rows, 1, or loss_weights; modules "
+          "that add to gradients by themselves ask smp::microbatch_weight()"),
       SMP_KEY(loss_weights, weights, "the weights for loss = weights"),
       SMP_KEY(broadcast_outputs, any_boolean(),
               "whether the outputs of a step reach every stage, or only the first"),

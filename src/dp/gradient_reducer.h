@@ -1,4 +1,4 @@
-// dp/gradient_reducer.h: the gradients of one stage's parameters, averaged over its replicas
+// dp/gradient_reducer.h: the gradients of one stage's parameters, added up over its replicas
 // (paper §3.2.2: data parallelism around the pipeline; architecture as Li et al., VLDB 2020), on
 // all of them or on the one that steps the parameter (App. H.1).
 #pragma once

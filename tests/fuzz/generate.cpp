@@ -86,6 +86,7 @@ class Generator {
     mode();
     replicas();
     optimizer();
+    additions();
     return std::move(program_);
   }
 
@@ -145,6 +146,25 @@ class Generator {
     p.groups = draw("two groups", .5);
     p.joins = p.groups && draw("a group joins", .4);
     p.reloads = draw("reloads", .4);
+  }
+
+  /// Some nodes add to gradients by themselves.
+  void additions() {
+    program_.body.argument_gradients = draw("argument gradients", .3);
+    if (!draw(name_of(Op::kAddGradient), .3)) return;
+    for (auto& one : program_.modules) {
+      if (one.kind != Kind::kNode || !dice_.chance(.5)) continue;
+      Instruction addition;
+      addition.op = Op::kAddGradient;
+      addition.to = dice_.chance(.6) ? 2 : reg();
+      addition.a = dice_.chance(.6) ? 2 : reg();
+      addition.value = dice_.number(-1, 1);
+      addition.which = dice_.below(kAdditions);
+      // The body's own pass would be refused; so would that of a module that runs with it.
+      if (!one.routed && addition.which == kByOwnBackward) addition.which = kByHook;
+      const int place = dice_.below(static_cast<int>(one.code.size()) + 1);
+      one.code.insert(one.code.begin() + place, std::move(addition));
+    }
   }
 
   int add_module(int parent, int depth, const std::string& path) {

@@ -8,10 +8,33 @@
 namespace smp::fuzz {
 
 int reference_microbatch = -1;
+double reference_weight = 1;
 
 namespace {
 
 int running_microbatch() { return is_initialized() ? current_microbatch() : reference_microbatch; }
+
+double running_weight() { return is_initialized() ? microbatch_weight() : reference_weight; }
+
+/// Of what kAddGradient adds.
+Tensor added_gradient(const Tensor& weight, double factor) {
+  return 3 * factor * running_weight() * weight.detach().square();
+}
+
+/// The identity of a, which gives weight a gradient.
+struct AddGradient : torch::autograd::Function<AddGradient> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& a,
+                        const Tensor& weight, double factor) {
+    context->saved_data["factor"] = factor;
+    context->save_for_backward({weight});
+    return a.clone();
+  }
+  static Values backward(torch::autograd::AutogradContext* context, Values gradients) {
+    const auto weight = context->get_saved_variables()[0];
+    return {gradients[0], added_gradient(weight, context->saved_data["factor"].toDouble()),
+            Tensor()};
+  }
+};
 
 const std::string kThrown = "thrown by node ";
 
@@ -178,6 +201,9 @@ class Interpreter {
       case Op::kWriteAuxiliary:
         node_.auxiliary = reg(i.a).pow(2).mean();
         break;
+      case Op::kAddGradient:
+        reg(i.to) = add_gradient(i);
+        break;
       default:
         throw std::logic_error("no such operation");
     }
@@ -248,6 +274,21 @@ class Interpreter {
     if (!reg(i.a).requires_grad()) return;
     reg(i.a).register_hook(
         [factor = i.value](const Tensor& gradient) { return gradient * factor; });
+  }
+
+  Tensor add_gradient(const Instruction& i) {
+    const auto& weight = node_.weight;
+    if (i.which == kByFunction) return AddGradient::apply(reg(i.a), weight, i.value);
+    if (!weight.requires_grad() || !at::GradMode::is_enabled()) return reg(i.a).clone();
+    if (i.which == kByOwnBackward) {
+      (i.value * running_weight() * weight.pow(3).sum()).backward();
+      return reg(i.a).clone();
+    }
+    const auto own = weight * 1;
+    own.register_hook([weight = weight.detach(), factor = i.value](const Tensor& gradient) {
+      return gradient + added_gradient(weight, factor);
+    });
+    return reg(i.a) + 0.1 * own.mean();
   }
 
   void take_kept(const Instruction& i) {

@@ -82,7 +82,9 @@ class Model {
 /// library refuses they let pass.
 bool thrown_by_node(const std::exception& error);
 
-/// Number of the running microbatch; set by the loop of the reference, which has no session.
+/// Number of the running microbatch, and what its loss counts; set by the loop of the reference,
+/// which has no session.
 extern int reference_microbatch;
+extern double reference_weight;
 
 }  // namespace smp::fuzz

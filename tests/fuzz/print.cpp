@@ -27,7 +27,7 @@ constexpr std::array kOpNames{
     "read counter",   "keep",
     "take kept",      "write auxiliary",
     "read auxiliary", "toggle",
-    "freeze",
+    "freeze",         "add gradient",
 };
 static_assert(kOpNames.size() == static_cast<std::size_t>(Op::kEnd));
 
@@ -215,6 +215,10 @@ class Printer {
         return to + " = " + a + " + sum of kept.mean(0); kept.clear()";
       case Op::kWriteAuxiliary:
         return "auxiliary = " + a + ".pow(2).mean()";
+      case Op::kAddGradient:
+        return to + " = " + a + "; adds the gradient of microbatch weight * " + text_of(i.value) +
+               " * weight.pow(3).sum() by " +
+               std::array{"a function", "a hook", "backward()"}[static_cast<std::size_t>(i.which)];
       default:
         return "?";
     }
@@ -251,7 +255,8 @@ class Printer {
          << (body.gradient ? ", backward(output, gradient)" : "")
          << (body.catches ? ", catches what the model throws" : "")
          << (body.calls_part ? ", calls root's first child too" : "")
-         << (body.returns_buffer ? ", returns root's buffer" : "");
+         << (body.returns_buffer ? ", returns root's buffer" : "")
+         << (body.argument_gradients ? ", of an argument that needs a gradient" : "");
     if (body.loss_rank >= 0) out_ << ", losses by a module on rank " << body.loss_rank;
     out_ << "\n";
   }
@@ -308,6 +313,7 @@ std::set<std::string> features(const Program& program) {
   note(body.calls_part, "body calls a part");
   note(body.returns_buffer, "body returns a buffer");
   note(body.loss_rank >= 0, "loss of a module");
+  note(body.argument_gradients, "argument gradients");
   return result;
 }
 

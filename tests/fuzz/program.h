@@ -52,7 +52,17 @@ enum class Op {
   kReadAuxiliary,    ///< to = a + auxiliary loss of module `which`
   kToggle,           ///< module `which`: train() if value > 0, else eval()
   kFreeze,           ///< weight of module `which`: requires_grad_(value > 0)
+  kAddGradient,      ///< to = a; adds to the gradient of own weight by variant, see Addition
   kEnd,              ///< number of operations
+};
+
+/// How kAddGradient adds, once a microbatch, the gradient of value * sum(weight^3) times what the
+/// microbatch counts.
+enum Addition {
+  kByFunction,     ///< a custom function returns it beside that of a
+  kByHook,         ///< a hook of weight * 1, which is added to a
+  kByOwnBackward,  ///< backward() of LibTorch's own engine, in forward
+  kAdditions,
 };
 
 struct Instruction {
@@ -88,8 +98,9 @@ struct Body {
   bool gradient = false;    ///< backward(output, gradient) instead of a number
   bool catches = false;     ///< an exception of the model is caught, and the body goes on without
   bool calls_part = false;  ///< a child of the root is called by the body as well
-  bool returns_buffer = false;     ///< the root's buffer is an output of the step
-  bool backward_of_other = false;  ///< the other model's backward() is called
+  bool returns_buffer = false;      ///< the root's buffer is an output of the step
+  bool backward_of_other = false;   ///< the other model's backward() is called
+  bool argument_gradients = false;  ///< the step's first argument is a leaf that needs a gradient
   int loss_rank = -1;  ///< where a module lives that computes the losses; -1: the body does
 };
 

@@ -78,6 +78,11 @@ void note_scale(int step, const Tensor& scale, Trace& trace) {
       gradient.defined() ? gradient.clone() : Tensor();
 }
 
+void note_argument(int step, const Batch& batch, Trace& trace) {
+  if (!batch.x.requires_grad()) return;
+  trace.values["step " + std::to_string(step) + " gradient of the argument"] = batch.x.grad();
+}
+
 Values call_models(const Program& program, int step, const Machine& machine, const Batch& batch) {
   const auto& body = program.body;
   Values outputs;
@@ -163,6 +168,7 @@ class Reference {
     std::optional<at::NoGradGuard> no_grad;
     if (!training) no_grad.emplace();
     const auto batch = batch_of(program_, step);
+    if (training) batch.x.requires_grad_(program_.body.argument_gradients);
     const auto x = batch.x.tensor_split(program_.microbatches, 0);
     const auto tokens = batch.tokens.tensor_split(program_.microbatches, 0);
     Tensor mean = torch::zeros({});
@@ -171,6 +177,7 @@ class Reference {
       reference_microbatch = m;
       const auto index = static_cast<std::size_t>(m);
       weight_ = static_cast<double>(x[index].size(0)) / program_.rows;
+      reference_weight = weight_;
       // Microbatches of a step have no history in common, as views of one tensor would.
       const Batch own{x[index].clone(), tokens[index]};
       mean += weight_ * run_body(program_, step, machine(), own);
@@ -178,6 +185,7 @@ class Reference {
     }
     note(step, mean, buffer, trace);
     if (!training) return;
+    note_argument(step, batch, trace);
     for (auto& optimizer : optimizers_) optimizer->step();
     if (step == 0 && program_.joins) join();
   }
@@ -312,10 +320,12 @@ class Rank {
     std::optional<at::NoGradGuard> no_grad;
     if (!training) no_grad.emplace();
     const auto batch = batch_of(program_, step);
+    if (training) batch.x.requires_grad_(program_.body.argument_gradients);
     auto [loss, buffer] =
         training ? train_(batch.x, batch.tokens) : evaluate_(batch.x, batch.tokens);
     note(step, loss.reduce_mean(), buffer.reduce_mean());
     if (!training) return;
+    if (rank() == 0) note_argument(step, batch, trace_);
     for (auto& optimizer : optimizers_) optimizer->step();
     if (step == 0) change_optimizers();
   }

@@ -15,6 +15,7 @@ ZOO = ("test_api", "*Zoo*")
 MODULE = ("test_module", "*")
 FIBER = ("test_fiber", "*")
 DEVICES = ("test_d2d", "DeviceGroup.*:NcclCollectives.*")
+ADDED = ("test_api", "*AddedGradients*:MicrobatchWeight.*:OwnBackward.*:CapturedLeaves.*:OutsideGradients.*")
 CHOSEN = ("test_api", "DistributedOptimizer.*")
 MEMORY = ("test_d2d", "Departures*:CopyOnWrite*:LoansOfTwo.*:loans_test/*")
 EARLY = ("test_api", "EarlyBackward.*")
@@ -55,12 +56,32 @@ PLANTS = [
           "    else bytes_ -= dense_bytes(again);\n"
           "    add(sum, std::move(gradient));\n  }\n  return delivered;", [SERVER]),
     Plant("dropped gradient after the first backward", "src/server/sums/gradient_accumulator.cpp",
-          "      apply(std::move(rest.sum), number, true);",
+          "      apply(std::move(rest.sum), rest.parameter, number, true);",
           "      if (number > 0) {\n"
           "        waiting.leave(rest.sum);\n"
           "        continue;\n"
           "      }\n"
-          "      apply(std::move(rest.sum), number, true);", [SERVER]),
+          "      apply(std::move(rest.sum), rest.parameter, number, true);", [SERVER]),
+    Plant("a captured leaf keeps the order of arrival", "src/server/sums/unplaced_leaves.cpp",
+          "if (history.lost || std::is_sorted(", "if (true || std::is_sorted(", [SERVER, ADDED]),
+    Plant("own passes are added as they come", "src/server/sums/own_pass_gradients.cpp",
+          "std::tie(a.place.in_hook, a.place.microbatch, a.place.order, a.place.hooked, a.arrival) <\n"
+          "         std::tie(b.place.in_hook, b.place.microbatch, b.place.order, b.place.hooked, b.arrival)",
+          "a.arrival < b.arrival", [SERVER, ADDED]),
+    Plant("own passes of LibTorch add at once", "src/server/graph/leaf_guards.cpp",
+          "taker != nullptr && taker->take(", "taker == nullptr && taker->take(", [ADDED]),
+    Plant("another rank does not know the weight", "src/server/calls/call_router.cpp",
+          "  request.weight = core_.step->loss_weights.at(static_cast<std::size_t>(request.microbatch));\n",
+          "", [ADDED]),
+    Plant("a hook's weight is that of the fiber", "src/server/engine/step_run.cpp",
+          "  if (const auto* hooks = LeafHooks::current()) "
+          "return static_cast<int>(hooks->microbatch());\n", "", [ADDED]),
+    Plant("replicas divide what modules add", "src/api/replicas/replica_gradients.cpp",
+          "make_reducer(groups.replicas(), whole, copies)", "make_reducer(groups.replicas(), whole, "
+          "groups.num_replicas())", [ADDED]),
+    Plant("what is in .grad counts for each replica", "src/api/replicas/replica_gradients.cpp",
+          "      } else if (terms != 1) {\n        gradient.div_(terms);", "      } else if (terms < 1) {\n"
+          "        gradient.div_(terms);", [("test_api", "ReplicaSteps.*:OptimizerShards.*")]),
     Plant("gradient not cloned", "src/server/sums/leaf_update.cpp",
           "  own_storage(leaf.variable, gradients[0]);\n", "", [SERVER, API]),
     Plant("wrong microbatch weight", "src/api/step/microbatches.cpp",

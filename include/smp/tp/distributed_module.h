@@ -28,7 +28,7 @@ struct ParameterSlice {
 /// Of T = smp::tp_size() ranks each holds 1/T of a sliced parameter and computes with it for the
 /// samples of all. So its gradient on one rank is that of all samples of the group, and only the
 /// replicas of the slice (RDP_GROUP) add theirs; parameters registered with register_parameter()
-/// are whole on every rank, see its own samples, and are averaged over the DP_GROUP. Both become
+/// are whole on every rank, see its own samples, and are added up over the DP_GROUP. Both become
 /// what one process gets on the global batch, also where the T ranks are given one batch
 /// (`prescaled_batch`). Threads: the rank's.
 class SMP_API DistributedModule : public torch::nn::Module {

@@ -323,7 +323,7 @@ static void refuse_apart(const SessionParts& session, const std::vector<at::Tens
 }
 
 /// Finds out which rank has the gradient of each tensor of no model.
-/// @throws UnsupportedError  on all stages: there are replicas, which average gradients of models
+/// @throws UnsupportedError  on all stages: there are replicas, which add up gradients of models
 ///                           only
 void OptimizerShare::State::find_holders(const d2d::Communicator& ranks,
                                          const d2d::Communicator& replicas_of_stage) {
@@ -350,7 +350,7 @@ void OptimizerShare::State::find_holders(const d2d::Communicator& ranks,
       SMP_REQUIRE_AS(UnsupportedError, replicas == 1,
                      "smp::DistributedOptimizer: a tensor of no model, shape ",
                      strangers[index].tensor.sizes(), ", has a gradient on stage ", rank,
-                     ", which is not averaged over the ", replicas,
+                     ", which is not added up over the ", replicas,
                      " replicas; register it as a parameter of a module");
       auto& [tensor, holder] = strangers[index];
       SMP_REQUIRE(holder == -1 || holder == static_cast<int>(rank),

@@ -65,6 +65,10 @@ class Attempts final : public server::StepEngine {
 
   // server::StepEngine
   int current_microbatch() const noexcept override { return microbatch_; }
+  std::optional<double> current_weight() const override {
+    if (microbatch_ < 0) return std::nullopt;
+    return preview_.weights.at(static_cast<std::size_t>(microbatch_));
+  }
   /// Keeps only the graph, for a look at what it holds.
   void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>&,
                 bool) override {

@@ -35,7 +35,8 @@ struct StepPreview {
   /// shapes.
   std::function<std::uint64_t(int microbatch)> arguments_key;
   int microbatches = 1;
-  int traced = 1;  ///< how many of them, the first ones, are looked at
+  std::vector<double> weights;  ///< of their losses
+  int traced = 1;               ///< how many of them, the first ones, are looked at
 };
 
 /// One trace a model. If the body cannot be run before placement a warning says why, and there are

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <unordered_set>
 #include <utility>
 
@@ -20,10 +21,14 @@
 
 namespace smp {
 
-/// Forgets the models, but not which gradients steps have left apart, whatever models come and go.
+/// Forgets the models, but not which gradients steps have left apart or with one replica, whatever
+/// models come and go.
 void ReplicaGradients::forget() {
   models_.clear();
   places_.clear();
+  for (auto item = owned_.begin(); item != owned_.end();) {
+    item = item->second.expired() ? owned_.erase(item) : std::next(item);
+  }
   if (apart_.empty()) return;
   std::unordered_set<const void*> alive;
   for (const auto* model : state_.models()) {
@@ -36,40 +41,28 @@ void ReplicaGradients::forget() {
   apart_ = std::move(alive);
 }
 
-/// Finds the parameters of each model; what two models share is averaged with the first.
+/// Finds the parameters of each model; what two models share is added up with the first.
 void ReplicaGradients::find_models() {
+  const auto& groups = rank_.groups();
+  const int copies = groups.ranks_of_batch();
   std::unordered_set<const void*> seen;
   for (const auto* model : state_.models()) {
     if (!model->partitioned()) continue;
     const tp::SlicedParameters slices(model->base_module());
     std::vector<at::Tensor> whole, sliced;
+    std::vector<Parameter> parameters;
     for (auto& parameter : model->local_parameters()) {
       if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-      (slices.contain(parameter) ? sliced : whole).push_back(parameter);
+      const bool is_slice = slices.contain(parameter);
+      (is_slice ? sliced : whole).push_back(parameter);
+      parameters.push_back(
+          {parameter, is_slice ? groups.slice_replicas().size() : groups.num_replicas() / copies,
+           is_slice ? 1 : copies});
     }
-    const int replicas = rank_.groups().num_replicas();
-    const int of_slices = rank_.groups().slice_replicas().size();
-    std::vector<Owned> owned;
-    const auto add_owned = [&](const std::vector<at::Tensor>& parameters, int divisor) {
-      for (const auto& parameter : parameters) {
-        if (shards_.is_here(parameter)) owned.push_back({parameter, divisor});
-      }
-    };
-    add_owned(whole, replicas);
-    add_owned(sliced, of_slices);
-    auto of_whole = make_reducer(rank_.groups().replicas(), whole, replicas);
-    auto of_sliced =
-        make_reducer(rank_.groups().slice_replicas(), sliced, of_slices * batches_of_slices());
-    models_.push_back(
-        {model, std::move(of_whole), std::move(of_sliced), std::move(owned), std::move(sliced)});
+    auto of_whole = make_reducer(groups.replicas(), whole, copies);
+    auto of_sliced = make_reducer(groups.slice_replicas(), sliced, 1);
+    models_.push_back({model, std::move(of_whole), std::move(of_sliced), std::move(parameters)});
   }
-}
-
-/// Returns the number of batches that a slice's gradient is of: those that the ranks of its group
-/// read.
-int ReplicaGradients::batches_of_slices() {
-  const int batches = rank_.groups().num_replicas() / rank_.groups().ranks_of_batch();
-  return batches / rank_.groups().slice_replicas().size();
 }
 
 /// Makes a reducer with lanes of its own, apart from those of the reducers made before it.
@@ -116,41 +109,56 @@ void ReplicaGradients::begin_step(std::int64_t step) {
   if (rank_.groups().num_replicas() == 1) return;
   begin_early(static_cast<std::uint64_t>(step));
   if (models_.empty()) find_models();
-  take_means();
-  count_slices_for_batches();
+  make_terms();
 }
 
-void ReplicaGradients::take_means() {
-  const at::NoGradGuard no_grad;
-  for (auto& mean : std::exchange(means_, {})) {
-    const auto& now = mean.parameter.grad();
-    if (!now.defined() || mean.gradient.lock() != now.getIntrusivePtr()) continue;
-    now.mul_(mean.divisor);
-    taken_.push_back(std::move(mean));
-  }
+/// True if the gradient of `parameter` is the sum that was made for its owner here.
+bool ReplicaGradients::is_here_alone(const at::Tensor& parameter) const {
+  const auto found = owned_.find(parameter.unsafeGetTensorImpl());
+  return found != owned_.end() && parameter.grad().defined() &&
+         found->second.lock() == parameter.grad().getIntrusivePtr();
 }
 
-/// Undoes take_means() after a step that came to no sums: a mean counts once again.
-void ReplicaGradients::give_means_back() {
-  for (auto& mean : std::exchange(taken_, {})) {
-    const auto& now = mean.parameter.grad();
-    if (!now.defined() || mean.gradient.lock() != now.getIntrusivePtr()) continue;
-    now.div_(mean.divisor);
-    means_.push_back(std::move(mean));
-  }
-}
-
-/// Multiplies the gradients of slices that are there before the step by the number of batches,
-/// because they are means, or the user's, like gradients of whole parameters.
-void ReplicaGradients::count_slices_for_batches() {
-  const int batches = batches_of_slices();
-  if (batches == 1) return;
+/// Makes of the gradients that are there before the step terms of a sum that is what they are.
+void ReplicaGradients::make_terms() {
   const at::NoGradGuard no_grad;
   for (auto& model : models_) {
-    model.summed = true;
-    for (const auto& slice : model.slices) {
-      if (slice.grad().defined()) slice.grad().mul_(batches);
+    model.adding = true;
+    for (const auto& [parameter, terms, divisor] : model.parameters) {
+      const auto& gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      if (is_here_alone(parameter)) {
+        if (divisor != 1) gradient.mul_(divisor);
+      } else if (terms != 1) {
+        gradient.div_(terms);
+      }
     }
+  }
+}
+
+/// Makes of terms that were not added up gradients of this replica, which count like a sum.
+void ReplicaGradients::make_whole(Model& model) const {
+  const at::NoGradGuard no_grad;
+  if (!std::exchange(model.adding, false)) return;
+  for (const auto& [parameter, terms, divisor] : model.parameters) {
+    const auto& gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    if (is_here_alone(parameter)) {
+      if (divisor != 1) gradient.div_(divisor);
+    } else if (terms != 1) {
+      gradient.mul_(terms);
+    }
+  }
+}
+
+/// Notes the sums that this rank has alone, because it owns their parameters.
+void ReplicaGradients::note_owned(const Model& model) {
+  for (const auto& parameter : model.parameters) {
+    const auto* const key = parameter.tensor.unsafeGetTensorImpl();
+    const auto& gradient = parameter.tensor.grad();
+    owned_.erase(key);
+    if (!gradient.defined() || !shards_.is_here(parameter.tensor)) continue;
+    owned_.emplace(key, WeakGradient(gradient.getIntrusivePtr()));
   }
 }
 
@@ -198,23 +206,14 @@ void ReplicaGradients::end_early() noexcept {
 
 void ReplicaGradients::end_step() noexcept try {
   end_early();
-  const at::NoGradGuard no_grad;
-  give_means_back();
-  for (auto& model : models_) {
-    if (!std::exchange(model.summed, false)) continue;
-    const int batches = batches_of_slices();
-    for (const auto& slice : model.slices) {
-      if (slice.grad().defined()) slice.grad().div_(batches);
-    }
-  }
+  for (auto& model : models_) make_whole(model);
 } catch (const std::exception& error) {
   base::log(base::LogLevel::kWarning, "rank ", rank_.topology().rank(),
-            ": gradients of slices that were not averaged stay sums over the batches of ",
-            "the ranks that share them: ", error.what(), "; zero them before the next step");
+            ": gradients that were not added up over the replicas stay terms of their sum: ",
+            error.what(), "; zero them before the next step");
 }
 
 void ReplicaGradients::reduce(const std::vector<Reports>& reports, std::int64_t step) {
-  taken_.clear();
   const auto same_slices = replicas_of_slices();
   const auto number = static_cast<std::uint64_t>(step);
   for (std::size_t i = 0; i < models_.size(); ++i) {
@@ -232,12 +231,8 @@ void ReplicaGradients::reduce(const std::vector<Reports>& reports, std::int64_t 
     set_hook(model);
     model.whole->reduce(of_whole, number);
     model.sliced->reduce(of_slices, number);
-    model.summed = false;
-    for (const auto& [parameter, divisor] : model.owned) {
-      const auto& mean = parameter.grad();
-      if (!mean.defined()) continue;
-      means_.push_back({parameter, decltype(Mean::gradient)(mean.getIntrusivePtr()), divisor});
-    }
+    model.adding = false;
+    note_owned(model);
   }
 }
 

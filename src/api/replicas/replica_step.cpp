@@ -95,6 +95,7 @@ bool ReplicaStep::counts_apart(GlobalRank other) const {
 
 double ReplicaStep::share_of_loss(const std::vector<Batch>& batches,
                                   const std::string& loss) const {
+  if (!learns_) return 1;
   std::vector<std::int64_t> rows;  // of different batches, in replicas that have some
   std::size_t own = 0;
   int all = 0;

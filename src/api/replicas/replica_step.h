@@ -1,5 +1,5 @@
 // api/replicas/replica_step.h: one step of a replica among those of the others: they agree before
-// it, and average gradients after it (docs/data_parallelism.md).
+// it, and add up gradients after it (docs/data_parallelism.md).
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ class ReplicaStep {
 
   /// Begins the step, on every rank before its part of it.
   void begin() const;
-  /// Averages gradients over the replicas, on every rank after its part of the step.
+  /// Adds up gradients over the replicas, on every rank after its part of the step.
   /// @throws RemoteError    the step failed in another replica
   /// @throws PeerLostError  another replica left
   void finish() const;

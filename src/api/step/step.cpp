@@ -24,6 +24,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "deferred/meta_scope.h"
+#include "module/call_handler.h"
 #include "server/protocol/exception_text.h"
 #include "smp/distributed_model.h"
 
@@ -45,6 +46,16 @@ void set_step_count(std::int64_t count) {
   SMP_REQUIRE(count >= 0, "rank ", rank.topology().rank(), ": smp::set_step_count(", count,
               "): steps count from 0; give it what smp::step_count() was");
   SessionState::current().set_earlier_steps(count - rank.server().steps());
+}
+
+double microbatch_weight() {
+  const auto* session = SessionParts::find_current();
+  SMP_REQUIRE(session != nullptr || module::steps_running() == 0,
+              "smp::microbatch_weight() was called on another thread than the rank's while a step "
+              "runs, where nobody knows of which microbatch; ask in the module or hook itself, and "
+              "hand the number to the thread");
+  if (session == nullptr) return 1;
+  return session->rank.engine().current_weight().value_or(1.0);
 }
 
 }  // namespace smp
@@ -243,7 +254,7 @@ class StepRun {
       if (state_.models()[i]->comm_hook()) hooked += base::concat(' ', i);
     }
     if (!hooked.empty()) hooked = ", with communication hooks of models" + hooked;
-    return (apart.empty() ? "averaged over replicas" : "kept apart (no_sync) of models" + apart) +
+    return (apart.empty() ? "added up over replicas" : "kept apart (no_sync) of models" + apart) +
            hooked;
   }
 
@@ -306,6 +317,7 @@ class StepRun {
     preview.body = &body.target_type();
     preview.arguments_key = [this](int microbatch) { return inputs_->preview_key(microbatch); };
     preview.microbatches = inputs_->count();
+    preview.weights = task_.weights;
     preview.traced = std::min(rank_.config().trace_microbatches, inputs_->count());
     return preview;
   }

@@ -265,6 +265,7 @@ ForwardRequest CallRouter::forward_request(RoutedBase& module, const CallEntry& 
   request.module = id_of(module);
   request.call = entry.key;
   request.microbatch = scope.identity().microbatch;
+  request.weight = core_.step->loss_weights.at(static_cast<std::size_t>(request.microbatch));
   request.position = scope.next_call(calls);
   // What a hook calls comes after the forward, whether or not its owner has heard that it is done.
   request.after_first_backward =

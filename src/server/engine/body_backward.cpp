@@ -46,7 +46,7 @@ void BodyBackward::run(const std::vector<at::Tensor>& roots,
               roots.size(), " tensors and ", gradients.size(), " gradients");
   if (core_.step->failed()) failures_.throw_aborted();
   const int microbatch = scope.identity().microbatch;
-  const double weight = core_.step->task.weights.at(static_cast<std::size_t>(microbatch));
+  const double weight = core_.step->loss_weights.at(static_cast<std::size_t>(microbatch));
   const auto early = gradients.empty() && !keep_graph ? begin_early(roots, weight, scope) : nullptr;
   auto [edges, weights] = end_forward(roots, gradients, weight, early.get());
   if (!scope.identity().after_first_backward) first_backward(scope.identity(), edges);

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "module/call_handler.h"
 #include "server/promises/promised_tensor.h"
+#include "server/running/leaf_hooks.h"
 #include "server/values/tensor_forms.h"
 
 namespace smp::server {
@@ -309,9 +310,17 @@ void StepRun::body_finished(const ExecutionIdentity& body) {
   start_microbatches();
 }
 
+/// A hook of a leaf runs for the microbatch whose gradient it is, on whatever fiber.
 int StepRun::current_microbatch() const noexcept {
+  if (const auto* hooks = LeafHooks::current()) return static_cast<int>(hooks->microbatch());
   const auto* scope = ExecutionScope::current();
   return scope == nullptr ? -1 : scope->identity().microbatch;
+}
+
+std::optional<double> StepRun::current_weight() const {
+  const int microbatch = current_microbatch();
+  if (core_.step == nullptr || microbatch < 0) return std::nullopt;
+  return core_.step->loss_weights.at(static_cast<std::size_t>(microbatch));
 }
 
 void StepRun::backward(const std::vector<at::Tensor>& roots,

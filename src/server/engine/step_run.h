@@ -38,6 +38,7 @@ class StepRun final : public StepEngine {
 
   // StepEngine
   int current_microbatch() const noexcept override;
+  std::optional<double> current_weight() const override;
   void backward(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& gradients,
                 bool keep_graph) override;
 

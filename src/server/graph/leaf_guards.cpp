@@ -11,6 +11,7 @@
 #include "server/graph/special_nodes.h"
 #include "server/running/execution_scope.h"
 #include "server/running/inside_node.h"
+#include "server/running/leaf_hooks.h"
 
 namespace smp::server {
 namespace {
@@ -18,8 +19,16 @@ namespace {
 /// True if the body itself has begun the backward pass that runs.
 bool begun_by_body() noexcept {
   const auto* scope = ExecutionScope::current();
-  return scope != nullptr && scope->identity().module == kBody && !scope->inside_call() &&
-         scope->identity().phase == schedule::Phase::kForward && !inside_own_node();
+  return LeafHooks::current() == nullptr && scope != nullptr && scope->identity().module == kBody &&
+         !scope->inside_call() && scope->identity().phase == schedule::Phase::kForward &&
+         !inside_own_node();
+}
+
+/// Returns who takes the gradients of a pass that was begun here; nullptr outside of steps.
+OwnPasses* find_taker() noexcept {
+  if (const auto* hooks = LeafHooks::current()) return &hooks->passes();
+  const auto* scope = ExecutionScope::current();
+  return scope == nullptr ? nullptr : scope->services().own_passes;
 }
 
 }  // namespace
@@ -31,6 +40,8 @@ torch::autograd::variable_list LeafGuard::operator()(
               ExecutionScope::current()->identity().microbatch,
               " nor reaches other ranks. Call model.backward(loss) instead of loss.backward(), "
               "also for a part of the model, or a loss of its parameters alone");
+  auto* const taker = find_taker();
+  if (taker != nullptr && taker->take(leaf_, gradients.at(0))) return {at::Tensor()};
   return gradients;
 }
 
@@ -42,7 +53,8 @@ void LeafGuards::add(const std::string& path, const at::Tensor& parameter) {
   if (!trained) parameter.requires_grad_(true);
   auto leaf = torch::autograd::impl::grad_accumulator(parameter);
   if (!trained) parameter.requires_grad_(false);
-  leaf->add_pre_hook(std::make_unique<LeafGuard>(path));
+  leaf->add_pre_hook(
+      std::make_unique<LeafGuard>(path, static_cast<torch::autograd::AccumulateGrad&>(*leaf)));
   leaves_.push_back(std::move(leaf));
 }
 

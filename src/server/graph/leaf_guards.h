@@ -1,10 +1,11 @@
-// server/graph/leaf_guards.h: LibTorch's own backward in the body of a step is refused where it
-// reaches a parameter of a model (docs/design.md, Backward).
+// server/graph/leaf_guards.h: what becomes of gradients of a model's parameters that LibTorch's own
+// engine computes while a step runs (docs/design.md, Backward).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <string>
 #include <utility>
@@ -16,17 +17,22 @@ namespace smp::server {
 
 /// A hook of a parameter's AccumulateGrad node, which LibTorch's engine calls before it
 /// accumulates. In the body that comes from loss.backward(), which would neither weight the loss
-/// nor wait for other ranks. Inside of modules, below a node of ours, and outside of steps it is as
-/// good as in one process.
+/// nor wait for other ranks: refused. Inside of modules, of hooks, and of nodes of ours, it goes to
+/// OwnPasses, which add it in an order that timing cannot change. Outside of steps it is LibTorch's
+/// affair.
 class LeafGuard final : public torch::autograd::FunctionPreHook {
  public:
-  explicit LeafGuard(std::string path) : path_(std::move(path)) {}
-  /// Returns `gradients`. @throws UsageError  the body of a step has begun LibTorch's own backward.
+  /// `leaf` owns this hook.
+  LeafGuard(std::string path, torch::autograd::AccumulateGrad& leaf)
+      : path_(std::move(path)), leaf_(leaf) {}
+  /// Returns `gradients`, or an undefined one that LibTorch leaves out, because it was taken.
+  /// @throws UsageError  the body of a step has begun LibTorch's own backward.
   torch::autograd::variable_list operator()(
       const torch::autograd::variable_list& gradients) override;
 
  private:
   std::string path_;
+  torch::autograd::AccumulateGrad& leaf_;
 };
 
 /// The guards of one model's parameters on this rank; keeps their AccumulateGrad nodes alive, which

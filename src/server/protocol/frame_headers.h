@@ -77,12 +77,13 @@ struct ForwardHeader {
   std::uint64_t settings;  ///< the first
   std::uint64_t random_key;
   std::uint64_t requires_grad;  ///< of the first tensors
+  std::uint64_t weight;         ///< of the microbatch's loss: the bits of a double
   std::int32_t module;
   std::uint32_t ordinal;
   std::uint8_t autocast[kAutocastDevices.size()];  ///< 0: off, else 1 + dtype
   char key[kShortKey];
 };
-static_assert(sizeof(ForwardHeader) == 96);
+static_assert(sizeof(ForwardHeader) == 104);
 
 /// The header of all other messages that name a record.
 struct RecordHeader {

@@ -70,6 +70,7 @@ struct ForwardRequest {
   ModuleId module;
   std::uint64_t call = 0;  ///< CallEntry::key
   std::int32_t microbatch = -1;
+  double weight = 1;  ///< of the microbatch's loss (smp::microbatch_weight())
   CallPosition position;
   bool after_first_backward = false;  ///< of the microbatch's body
   Settings settings;                  ///< of the caller's copy of the module and all below it

@@ -1,6 +1,7 @@
 // server/protocol/message_decoder.cpp: one function for each kind that is more than its name.
 #include "server/protocol/message_decoder.h"
 
+#include <bit>
 #include <cstring>
 #include <iterator>
 #include <optional>
@@ -118,6 +119,7 @@ ForwardRequest forward_request(d2d::ArrivedFrame&& frame) {
   message.module = ModuleId{header.module};
   message.call = header.call;
   message.microbatch = start.microbatch;
+  message.weight = std::bit_cast<double>(header.weight);
   message.forms = extra.take_notes(start).forms;
   if ((start.flags & wire::kPromises) != 0) take_promises(extra.take_note(), message);
   if ((start.flags & wire::kPlainSettings) == 0) {

@@ -2,6 +2,7 @@
 // body.
 #include "server/protocol/message_encoder.h"
 
+#include <bit>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -235,6 +236,7 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
       message.settings.first,
       message.position.random_key,
       wire::first_flags(message.requires_grad),
+      std::bit_cast<std::uint64_t>(message.weight),
       message.module.value,
       message.position.ordinal,
       {},

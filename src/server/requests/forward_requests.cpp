@@ -65,12 +65,13 @@ ForwardRequests::ForwardRequests(ServerCore& core, FailureControl& failures)
       }) {}
 
 void ForwardRequests::on_message(PpRank source, ForwardRequest&& request) {
-  const auto& step = *core_.step;
+  auto& step = *core_.step;
   SMP_REQUIRE(request.microbatch < step.task.microbatches, "rank ", core_.port.name(source),
               " runs microbatch ", request.microbatch, ", but this step has ",
               step.task.microbatches, " microbatches on rank ", core_.port.name(),
               "; give the step the same options on every rank");
   static_cast<void>(core_.scopes.modules.module(request.module));
+  step.loss_weights.at(static_cast<std::size_t>(request.microbatch)) = request.weight;
   const auto execution = core_.accumulator.open(
       request.microbatch, request.position.caller.child(request.position.ordinal),
       request.after_first_backward);

@@ -23,6 +23,7 @@
 #include "server/protocol/message.h"
 #include "server/running/execution_settings.h"
 #include "server/running/outgoing_calls.h"
+#include "server/running/own_passes.h"
 #include "server/running/row_writes.h"
 #include "server/running/span_recorder.h"
 #include "server/running/stopwatch.h"
@@ -41,8 +42,9 @@ struct ScopeServices {
   SpanRecorder recorder;
   DeferredStatistics statistics;
   SettingsBoard settings;
-  bool one_at_a_time = false;  ///< microbatches run so in this step: statistics need no order
-  std::uint64_t rows = 0;      ///< number of rows (ForwardRequest::row) given to executions
+  bool one_at_a_time = false;       ///< microbatches run so in this step: statistics need no order
+  std::uint64_t rows = 0;           ///< number of rows (ForwardRequest::row) given to executions
+  OwnPasses* own_passes = nullptr;  ///< takes what passes of LibTorch's own engine give, if set
 };
 
 /// Identifies an execution: a module, or the body, for one microbatch and phase.

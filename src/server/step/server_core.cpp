@@ -23,7 +23,9 @@ ServerCore::ServerCore(d2d::Channel& channel, std::vector<GlobalRank> stages,
       turns(fiber::Scheduler::install()),
       workers(with.fiber_stack_bytes, std::move(run), [this] {
         if (server.waits_for_workers) server.wake.signal();
-      }) {}
+      }) {
+  scopes.own_passes = &accumulator.own_passes();
+}
 
 void ServerCore::end_microbatch(int microbatch) {
   accumulator.mark_microbatch_done(microbatch);

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 namespace smp::server {
@@ -12,8 +13,11 @@ namespace smp::server {
 class StepEngine {
  public:
   virtual ~StepEngine() = default;
-  /// Returns the microbatch of the running fiber, or -1 outside of bodies and modules.
+  /// Returns the microbatch that the running fiber works for, or -1 outside of bodies, modules and
+  /// hooks.
   virtual int current_microbatch() const noexcept = 0;
+  /// Returns the weight of that microbatch's loss; nullopt where there is none.
+  virtual std::optional<double> current_weight() const = 0;
   /// Runs the backward of one microbatch from `roots`, weighted by the microbatch's weight. May
   /// suspend the fiber.
   /// @param gradients  one a root, of its shape, or none: 1 for each root, which must be one number

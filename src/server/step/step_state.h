@@ -1,6 +1,7 @@
 // server/step/step_state.h: what lives as long as one step on one rank.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -49,7 +50,10 @@ struct StepState {
         progress(*step_task.schedule, step_task.microbatches, rank.value()),
         admission(progress, times, waiting, starter),
         weights(step_task.microbatches),
-        work(step_task.microbatches) {}
+        work(step_task.microbatches),
+        loss_weights(step_task.weights) {
+    loss_weights.resize(static_cast<std::size_t>(step_task.microbatches), 1.0);
+  }
 
   /// Notes that work of `phase` for `microbatch` begins on this rank.
   void begins(schedule::Phase phase, int microbatch) {
@@ -64,7 +68,10 @@ struct StepState {
   Admission admission;
   ModuleVisits visits;
   WeightParts weights;
-  schedule::WorkOrder work;                        ///< of this rank, as it began
+  schedule::WorkOrder work;  ///< of this rank, as it began
+  /// By microbatch: pp_rank 0 knows them from the task, the others from the requests that bring
+  /// them the microbatch.
+  std::vector<double> loss_weights;
   SlotTable<Record, RecordId> records;             ///< graphs kept for backward
   SlotTable<ResponseTarget*, RequestId> requests;  ///< of this rank, unanswered; not owned
   std::vector<RecordId> released;                  ///< by others, not freed yet

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "module/node_pointer.h"
 #include "server/running/execution_scope.h"
+#include "server/running/leaf_hooks.h"
 #include "server/sums/leaf_update.h"
 
 namespace smp::server {
@@ -20,6 +21,7 @@ void GradientAccumulator::begin(int microbatches, GradientListener* listener) {
   step_.begin(microbatches);
   listener_ = listener;
   numbers_.forget_unplaced();
+  unplaced_.begin(step_.size());
   parameters_.assign(numbers_.size(), {});
   sums_.begin();
 }
@@ -29,13 +31,15 @@ void GradientAccumulator::finish() {
     mark_microbatch_done(static_cast<int>(number));
   }
   settle();
+  unplaced_.put_in_order();
   auto& waiting = sums_.waiting();
   for (std::uint32_t number = 0; number < step_.size(); ++number) {
     waiting.sum_up_rest(step_.at(number));
     for (auto& rest : std::exchange(step_.at(number).rest, {})) {
-      apply(std::move(rest.sum), number, true);
+      apply(std::move(rest.sum), rest.parameter, number, true);
     }
   }
+  own_.finish();
   SMP_ASSERT(waiting.num_open() == 0 && waiting.bytes() == 0, waiting.num_open(), " sums, ",
              waiting.bytes(), " bytes left");
   drop();
@@ -45,6 +49,8 @@ void GradientAccumulator::finish() {
 void GradientAccumulator::drop() noexcept {
   step_.clear();
   sums_.waiting().clear();
+  unplaced_.clear();
+  own_.clear();
   arrivals_ = 0;
   listener_ = nullptr;
 }
@@ -102,6 +108,8 @@ void GradientAccumulator::draw_conclusions(std::uint32_t number) {
     wake_waiters(id);
   }
   sums_.waiting().sum_up_rest(step_.at(number));
+  own_.close(number);
+  unplaced_.forget_gone();
 }
 
 /// Looks again at the parameters that waited for execution `id`, which has closed, and frees its
@@ -137,7 +145,7 @@ void GradientAccumulator::put(Leaf& leaf, variable_list&& gradients, ExecutionId
     LeafSum sum{std::move(node), at::GradMode::is_enabled(), std::move(gradients[0])};
     if (of_no_model(number) && step_.at(id).order == OrderKey()) {  // the body may read it next
       sums_.waiting().leave(sum);
-      update_leaf(std::move(sum));
+      unplaced_.update(number, id.microbatch, std::move(sum));
     } else {
       microbatch.rest.push_back({number, id.number, arrival, std::move(sum)});
     }
@@ -211,7 +219,7 @@ void GradientAccumulator::apply_cell(std::uint32_t microbatch, ParameterNumber n
   --parameters_[number].sums;
   const auto leaf = complete->leaf;
   const bool applying = std::exchange(parameters_[number].applying, true);
-  apply(std::move(*complete), microbatch, false);
+  apply(std::move(*complete), number, microbatch, false);
   parameters_[number].applying = applying;
   tell_if_final(static_cast<const Leaf&>(*leaf), number);
 }
@@ -222,12 +230,14 @@ void GradientAccumulator::tell_if_final(const Leaf& leaf, ParameterNumber number
 }
 
 /// Runs the leaf's hooks, with a random stream of their own, and adds `sum` to `.grad`. Timing
-/// decides which backward, and which fiber, completes a sum, so the stream must not depend on that.
-void GradientAccumulator::apply(LeafSum&& sum, std::uint32_t microbatch,
+/// decides which backward, and which fiber, completes a sum, so nothing may depend on that.
+void GradientAccumulator::apply(LeafSum&& sum, ParameterNumber number, std::uint32_t microbatch,
                                 bool after_first_backward) {
   sums_.waiting().leave(sum);
   std::optional<base::RandomScope> random;
+  std::optional<LeafHooks> running;
   const bool hooked = has_hooks(*sum.leaf);
+  if (hooked) running.emplace(microbatch, number, own_);
   if (auto* const scope = hooked ? ExecutionScope::current() : nullptr) {
     scope->settings().note_user_code();
   }
@@ -236,7 +246,13 @@ void GradientAccumulator::apply(LeafSum&& sum, std::uint32_t microbatch,
     random.emplace(base::mix_key(random_key_(static_cast<int>(microbatch), leaf),
                                  after_first_backward ? "later hooks" : "hooks"));
   }
-  update_leaf(std::move(sum));
+  if (of_no_model(number)) {
+    unplaced_.update(number, microbatch, std::move(sum));
+  } else {
+    run_hooks_before(sum);
+    own_.withdraw(number);
+    add_to_leaf(std::move(sum));
+  }
 }
 
 }  // namespace smp::server

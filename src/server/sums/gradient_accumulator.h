@@ -4,7 +4,8 @@
 // Two levels, as one process does it: what one microbatch contributes to one parameter is summed in
 // the natural order of backward (descending order key of the execution); then, in microbatch order,
 // the leaf's hooks run once and one `.grad +=` follows. What follows the body's first backward is
-// added at the end of the step, in the same order. Only the accumulation is ordered, not the
+// added at the end of the step, in the same order; what code of the step computes by LibTorch's own
+// engine, after that. Only the accumulation is ordered, not the
 // execution: executions begin, deliver and close in any order.
 //
 //   put() ─► Cell (microbatch, parameter): heap of what waits ─► sum      ─► turn of the parameter
@@ -30,8 +31,10 @@
 #include "server/protocol/order_key.h"
 #include "server/sums/cell_sums.h"
 #include "server/sums/gradient_listener.h"
+#include "server/sums/own_pass_gradients.h"
 #include "server/sums/parameter_numbers.h"
 #include "server/sums/step_microbatches.h"
+#include "server/sums/unplaced_leaves.h"
 
 namespace smp::server {
 
@@ -53,7 +56,8 @@ class GradientAccumulator {
       : numbers_(numbers),
         guard_(std::move(guard)),
         random_key_(std::move(random_key)),
-        sums_(numbers) {}
+        sums_(numbers),
+        own_(numbers, step_) {}
   GradientAccumulator(const GradientAccumulator&) = delete;
   GradientAccumulator& operator=(const GradientAccumulator&) = delete;
 
@@ -109,6 +113,8 @@ class GradientAccumulator {
     bool after_first_backward_;
   };
 
+  /// Takes what code of the step computes by LibTorch's own engine.
+  OwnPasses& own_passes() noexcept { return own_; }
   /// The gradients that wait for their turn.
   const WaitingGradients& waiting() const noexcept { return sums_.waiting(); }
   /// Counts of the work done since begin(); for tests.
@@ -134,7 +140,8 @@ class GradientAccumulator {
   void wake_waiters(ExecutionId id);
   void apply_cell(std::uint32_t microbatch, ParameterNumber number);
   void tell_if_final(const Leaf& leaf, ParameterNumber number);
-  void apply(LeafSum&& sum, std::uint32_t microbatch, bool after_first_backward);
+  void apply(LeafSum&& sum, ParameterNumber number, std::uint32_t microbatch,
+             bool after_first_backward);
   /// True for a leaf that belongs to no placed model. Such a leaf waits for no microbatch whose
   /// graph is not known to reach it: a body that made it reads its gradient right after the
   /// backward.
@@ -147,6 +154,8 @@ class GradientAccumulator {
   StepMicrobatches step_;
   std::vector<Parameter> parameters_;  // by number
   CellSums sums_;
+  UnplacedLeaves unplaced_;
+  OwnPassGradients own_;
   std::uint64_t arrivals_ = 0;
 };
 

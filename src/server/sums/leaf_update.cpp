@@ -55,6 +55,11 @@ bool has_hooks(torch::autograd::Node& leaf) {
 }
 
 void update_leaf(LeafSum&& sum) {
+  run_hooks_before(sum);
+  add_to_leaf(std::move(sum));
+}
+
+void run_hooks_before(LeafSum& sum) {
   auto& leaf = static_cast<torch::autograd::AccumulateGrad&>(*sum.leaf);
   torch::autograd::variable_list gradients;
   gradients.push_back(std::move(sum.gradient));
@@ -63,6 +68,14 @@ void update_leaf(LeafSum&& sum) {
   for (auto& hook : leaf.pre_hooks()) {
     if (typeid(*hook) != typeid(LeafGuard)) gradients = (*hook)(gradients);
   }
+  sum.gradient = std::move(gradients[0]);
+}
+
+void add_to_leaf(LeafSum&& sum) {
+  auto& leaf = static_cast<torch::autograd::AccumulateGrad&>(*sum.leaf);
+  at::AutoGradMode mode(sum.grad_mode);
+  torch::autograd::variable_list gradients;
+  gradients.push_back(std::move(sum.gradient));
   own_storage(leaf.variable, gradients[0]);
   const Unfrozen unfrozen(leaf.variable);
   if (leaf.post_hooks().empty()) {

@@ -23,4 +23,9 @@ bool has_hooks(torch::autograd::Node& leaf);
 /// memory with anything afterwards. @throws what hooks throw.
 void update_leaf(LeafSum&& sum);
 
+/// The two parts of update_leaf(). The first runs the hooks that come before, which may change the
+/// gradient of `sum`; the second adds it, and runs those that come after.
+void run_hooks_before(LeafSum& sum);
+void add_to_leaf(LeafSum&& sum);
+
 }  // namespace smp::server

@@ -270,7 +270,7 @@ TEST(ReplicaSteps, NameWhatReplicasDoDifferently) {
                 if (dp_rank() == 1) apart.emplace(trainer.model.no_sync());
                 trainer.train(rows_of(0));
               }),
-              AllOf(HasSubstr("what becomes of gradients"), HasSubstr("averaged over replicas"),
+              AllOf(HasSubstr("what becomes of gradients"), HasSubstr("added up over replicas"),
                     HasSubstr("kept apart (no_sync) of models 0")));
 }
 
@@ -310,7 +310,7 @@ void refuse_a_tensor_of_no_model(bool in_all_replicas) {
     train(rows_of(dp_rank()));
     EXPECT_THAT(refusal<UnsupportedError>([&] { optimizer.step(); }),
                 AllOf(HasSubstr("has a gradient on stage 0"),
-                      HasSubstr("not averaged over the 2 replicas")));
+                      HasSubstr("not added up over the 2 replicas")));
     trainer.train(rows_of(dp_rank()));
   });
 }

@@ -67,6 +67,7 @@ ForwardRequest request_with(int tensors, int depth) {
   request.module = ModuleId{12};
   request.call = 0xfedcba9876543210u;
   request.microbatch = 5;
+  request.weight = 1.0 / 3;
   for (int i = 0; i < depth; ++i)
     request.position.caller.append(static_cast<std::uint32_t>(i * 50));
   request.position.ordinal = 9;
@@ -88,6 +89,7 @@ void expect_equal(const ForwardRequest& got, const ForwardRequest& sent) {
   EXPECT_EQ(got.module, sent.module);
   EXPECT_EQ(got.call, sent.call);
   EXPECT_EQ(got.microbatch, sent.microbatch);
+  EXPECT_EQ(got.weight, sent.weight);
   EXPECT_EQ(got.position.caller, sent.position.caller);
   EXPECT_EQ(got.position.ordinal, sent.position.ordinal);
   EXPECT_EQ(got.position.random_key, sent.position.random_key);

@@ -1,5 +1,5 @@
 // Gradients of slices that are in `.grad` before a step: means, or the user's, count like those of
-// whole parameters (docs/data_parallelism.md, What is averaged).
+// whole parameters (docs/data_parallelism.md, What is added up).
 #include <gmock/gmock.h>
 
 #include "smp/clip_grad.h"
