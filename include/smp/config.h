@@ -42,6 +42,10 @@ struct SMP_API Config {
   /// If true, each replica keeps the optimizer state of its share of the parameters only. As much
   /// is sent as without, but gradients and state take less memory (smp/distributed_optimizer.h).
   bool shard_optimizer_state = false;
+  /// If true, an smp::DistributedOptimizer steps parameters of bfloat16 in float32 and rounds them
+  /// by chance, so that small steps are not lost; its state is float32, and no float32 copies of
+  /// parameters are kept. Random bits depend on seed, step, name and element, not on the layout.
+  bool stochastic_rounding = false;
   /// Mapping of (replica D, stage P, tensor T) to ranks: a permutation of the three letters, whose
   /// right-most letter varies fastest, or "cluster" (DPT), or "spread" (TPD).
   std::string placement_strategy = "cluster";

@@ -105,6 +105,10 @@ std::vector<ConfigKey> pipeline_keys() {
       SMP_KEY(shard_optimizer_state, any_boolean(),
               "whether each replica keeps the optimizer's state of its share of the parameters "
               "only (docs/data_parallelism.md)"),
+      SMP_KEY(
+          stochastic_rounding, any_boolean(),
+          "parameters of bfloat16 are stepped in float32 and rounded by chance, without float32 "
+          "copies"),
       SMP_KEY(placement_strategy, placement,
               "how replicas (D), stages (P) and tensor ranks (T) map to ranks; the right-most "
               "letter varies fastest; cluster is DPT, spread is TPD"),

@@ -117,9 +117,12 @@ typename Kind::Options options_of_numbers(const std::map<std::string, double>& n
 }
 
 /// Returns a tensor for state of `parameter`, which may have no values yet; elements are not set.
-at::Tensor state_like(const at::Tensor& parameter) {
-  if (!deferred::is_delayed(parameter)) return at::empty_like(parameter);
-  return at::empty(parameter.sizes(), parameter.options().device(base::home_device()));
+/// State of float32 stays so beside a parameter of 16 bits.
+at::Tensor state_like(const at::Tensor& parameter, at::ScalarType saved) {
+  const bool wider = at::isReducedFloatingType(parameter.scalar_type()) && saved == at::kFloat;
+  const auto options = parameter.options().dtype(wider ? saved : parameter.scalar_type());
+  if (!deferred::is_delayed(parameter)) return at::empty_like(parameter, options);
+  return at::empty(parameter.sizes(), options.device(base::home_device()));
 }
 
 }  // namespace
@@ -395,7 +398,7 @@ OptimizerLoad::NewState OptimizerLoad::fetch(Optimizer& optimizer) {
         if constexpr (std::is_same_v<decltype(slot), std::int64_t&>) {
           slot = value.template item<std::int64_t>();
         } else {
-          slot = state_like(parameter);
+          slot = state_like(parameter, value.scalar_type());
           slot.copy_(whole_.own_part(parameter, value));
         }
       });

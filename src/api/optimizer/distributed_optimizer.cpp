@@ -28,6 +28,7 @@
 
 #include "api/model/model_state.h"
 #include "api/model/placed_parameters.h"
+#include "api/optimizer/stochastic_steps.h"
 #include "api/optimizer/whole_tensors.h"
 #include "api/rank/exchange.h"
 #include "api/rank/public_call.h"
@@ -136,6 +137,7 @@ struct OptimizerShare::State {
       : optimizer(std::move(wrapped)) {}
 
   void require_whole_step() const;
+  void step(const SessionParts& session);
   void require_whole_state(const char* action);
   void follow_placement(const SessionParts& session);
   void follow_groups(const SessionParts& session);
@@ -300,6 +302,15 @@ void OptimizerShare::State::put(const std::shared_ptr<const Load>& load) {
 void OptimizerShare::State::put_all() {
   if (SessionParts::find_current() == nullptr) return;
   while (!loads.empty()) put(std::shared_ptr<const Load>(loads.front()));
+}
+
+/// Steps what this rank has in the groups.
+void OptimizerShare::State::step(const SessionParts& session) {
+  if (!session.rank.config().stochastic_rounding) {
+    optimizer->step();
+    return;
+  }
+  StochasticSteps(session).run(*optimizer, [this] { optimizer->step(); });
 }
 
 static void require_outside_of_steps(const SessionParts* session, const char* what) {
@@ -505,13 +516,13 @@ void OptimizerShare::step() {
   const Stepping stepping(state.stepping);
   session->state.facts().note_optimizer_step();
   if (state.strangers.empty()) {
-    state.optimizer->step();
+    state.step(*session);
   } else {
     const auto& groups = session->rank.groups();
     const auto ranks = groups.of(Group::kPp);
     state.find_holders(ranks, groups.replicas());
     state.forget_what_others_step(ranks.rank());
-    state.optimizer->step();
+    state.step(*session);
     state.give_out(ranks);
   }
   if (state.sharded.empty()) return;

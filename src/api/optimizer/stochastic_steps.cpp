@@ -1,0 +1,162 @@
+// api/optimizer/stochastic_steps.cpp: tensors change places for the time of a step.
+#include "api/optimizer/stochastic_steps.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "api/rank/rank.h"
+#include "api/rank/session_parts.h"
+#include "api/state/optimizer_fields.h"
+#include "api/state/session_state.h"
+#include "base/check.h"
+#include "checkpoint/module_tensors.h"
+#include "precision/stochastic_rounding.h"
+#include "smp/distributed_model.h"
+#include "tp/slices/sliced_parameters.h"
+
+namespace smp {
+namespace {
+
+using torch::optim::Optimizer;
+
+bool is_rounded(const at::Tensor& parameter) {
+  return parameter.scalar_type() == at::kBFloat16 && parameter.grad().defined();
+}
+
+/// State that was made or loaded in 16 bits becomes float32.
+void widen(Optimizer& optimizer, torch::optim::OptimizerParamState& state) {
+  with_kind(optimizer, [&](auto kind) {
+    each_state_field(static_cast<typename decltype(kind)::State&>(state),
+                     [](const char*, auto& value) {
+                       if constexpr (std::is_same_v<decltype(value), at::Tensor&>) {
+                         if (value.defined()) value = value.to(at::kFloat);
+                       }
+                     });
+  });
+}
+
+/// While it lives, `wide` stands for `parameter` in the optimizer's state, with its gradient.
+class Exchange {
+ public:
+  Exchange(Optimizer& optimizer, const at::Tensor& parameter, const at::Tensor& wide)
+      : optimizer_(optimizer), parameter_(parameter), wide_(wide) {
+    wide_.mutable_grad() = parameter.grad().detach().to(at::kFloat);
+    move_state(parameter_, wide_);
+  }
+  ~Exchange() { move_state(wide_, parameter_); }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+ private:
+  void move_state(const at::Tensor& from, const at::Tensor& to) {
+    auto& all = optimizer_.state();
+    const auto found = all.find(from.unsafeGetTensorImpl());
+    if (found == all.end()) return;
+    auto state = std::move(found->second);
+    all.erase(found);
+    if (state == nullptr) return;
+    widen(optimizer_, *state);
+    all[to.unsafeGetTensorImpl()] = std::move(state);
+  }
+
+  Optimizer& optimizer_;
+  const at::Tensor parameter_;
+  at::Tensor wide_;
+};
+
+/// Takes all parameters out of the groups, and puts them back at its end.
+class EmptyGroups {
+ public:
+  explicit EmptyGroups(Optimizer& optimizer) : groups_(optimizer.param_groups()) {
+    for (auto& group : groups_) parameters.push_back(std::exchange(group.params(), {}));
+  }
+  ~EmptyGroups() {
+    for (std::size_t g = 0; g < groups_.size(); ++g) groups_[g].params() = std::move(parameters[g]);
+  }
+  EmptyGroups(const EmptyGroups&) = delete;
+  EmptyGroups& operator=(const EmptyGroups&) = delete;
+
+  std::vector<std::vector<at::Tensor>> parameters;  ///< by group
+
+ private:
+  std::vector<torch::optim::OptimizerParamGroup>& groups_;
+};
+
+/// Where the elements of `parameter` lie in the whole that it is slice `rank` of.
+precision::WholeIndex place_of(const at::Tensor& parameter,
+                               const std::optional<tp::ParameterSlice>& slice, int rank) {
+  if (!slice) return {parameter.numel(), parameter.numel(), 0};
+  std::int64_t inside = 1;
+  for (auto dim = slice->dim + 1; dim < parameter.dim(); ++dim) inside *= parameter.size(dim);
+  const auto inner = parameter.size(slice->dim) * inside;
+  return {inner, slice->whole * inside, rank * inner};
+}
+
+}  // namespace
+
+void StochasticSteps::find_identities() {
+  identities_.clear();
+  const int rank = session_.rank.topology().tp_rank();
+  std::size_t number = 0;
+  for (const auto* model : session_.state.models()) {
+    const tp::SlicedParameters slices(model->base_module());
+    for (const auto& [tensor, names] : checkpoint::tensors_of(model->base_module())) {
+      identities_.try_emplace(tensor.unsafeGetTensorImpl(),
+                              Identity{base::concat(number, '.', names[0]),
+                                       place_of(tensor, slices.find(tensor), rank)});
+    }
+    ++number;
+  }
+}
+
+void StochasticSteps::run(Optimizer& optimizer, c10::function_ref<void()> step) {
+  const at::NoGradGuard no_grad;
+  find_identities();
+  const EmptyGroups whole(optimizer);
+  auto& groups = optimizer.param_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const auto& parameter : whole.parameters[g]) {
+      if (!is_rounded(parameter)) groups[g].params().push_back(parameter);
+    }
+  }
+  step();
+  for (auto& group : groups) group.params().clear();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    std::size_t others = 0;
+    for (const auto& parameter : whole.parameters[g]) {
+      const auto known = identities_.find(parameter.unsafeGetTensorImpl());
+      const bool own = known != identities_.end();
+      const auto name = own ? std::string() : base::concat("param_groups.", g, '.', others++);
+      if (!is_rounded(parameter)) continue;
+      step_one(optimizer, groups[g], parameter,
+               own ? known->second : Identity{name, place_of(parameter, {}, 0)}, step);
+    }
+  }
+}
+
+void StochasticSteps::step_one(Optimizer& optimizer, torch::optim::OptimizerParamGroup& group,
+                               const at::Tensor& parameter, const Identity& identity,
+                               c10::function_ref<void()> step) const {
+  const auto wide = parameter.detach().to(at::kFloat).contiguous();
+  {
+    const Exchange exchange(optimizer, parameter, wide);
+    group.params() = {wide};
+    step();
+    group.params().clear();
+  }
+  const auto rounded = at::empty(wide.sizes(), wide.options().dtype(at::kBFloat16));
+  const auto number =
+      static_cast<std::uint64_t>(session_.state.earlier_steps() + session_.rank.server().steps());
+  const auto seed = session_.rank.config().seed;
+  precision::round_stochastically(
+      wide, rounded, precision::rounding_key(seed, number, identity.name), identity.part);
+  parameter.detach().copy_(rounded);
+}
+
+}  // namespace smp
