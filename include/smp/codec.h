@@ -24,6 +24,7 @@
 #include "smp/detail/call.h"
 #include "smp/detail/export.h"
 #include "smp/detail/fields.h"
+#include "smp/detail/outline.h"
 
 namespace torch::data {
 template <typename Data, typename Target>
@@ -53,6 +54,11 @@ struct Codec {
 /// binary; tensors are kept with their history and not copied.
 class Writer {
  public:
+  Writer() = default;
+  /// Notes in `outline` as well of which tensors and containers the values are built. It must
+  /// outlive the writer.
+  explicit Writer(detail::Outline& outline) : outline_(&outline) {}
+
   template <class T>
   void put(const T& value) {
     Codec<T>::encode(*this, value);
@@ -67,12 +73,23 @@ class Writer {
     bytes(&value, sizeof value);
   }
   void count(std::size_t value) { raw(static_cast<std::uint64_t>(value)); }
-  void tensor(const at::Tensor& tensor) { packet_.tensors.push_back(tensor); }
+  void tensor(const at::Tensor& tensor) {
+    if (outline_ != nullptr && tensor.defined()) outline_->add_tensor(place());
+    packet_.tensors.push_back(tensor);
+  }
 
   Packet take() && { return std::move(packet_); }
 
+  /// The notes that are taken, or nullptr.
+  detail::Outline* outline() const noexcept { return outline_; }
+  /// Returns the place of what is written next.
+  detail::PacketPlace place() const noexcept {
+    return {packet_.bytes.size(), packet_.tensors.size()};
+  }
+
  private:
   Packet packet_;
+  detail::Outline* outline_ = nullptr;
 };
 
 /// Gives back, in the same order, what a Writer collected.
@@ -168,11 +185,46 @@ struct FieldParts<std::tuple<Field&...>> {
   using type = Parts<Field...>;
 };
 
+/// Notes, while it lives, that what is written are the entries of a container.
+class ContainerNote {
+ public:
+  ContainerNote(Writer& out, PartKind kind, std::size_t entries) : out_(out) {
+    if (out.outline() != nullptr) out.outline()->open(kind, entries, out.place());
+  }
+  ~ContainerNote() {
+    if (out_.outline() != nullptr) out_.outline()->close(out_.place());
+  }
+  ContainerNote(const ContainerNote&) = delete;
+  ContainerNote& operator=(const ContainerNote&) = delete;
+
+  /// Begins the next entry of a list.
+  void begin_entry() const {
+    if (out_.outline() != nullptr) out_.outline()->begin_entry(out_.place());
+  }
+
+ private:
+  Writer& out_;
+};
+
+/// Writes a member of a composite value. @param name  empty: it has a number only
+template <class T>
+void put_member(Writer& out, std::string_view name, std::size_t number, const T& value) {
+  if (out.outline() != nullptr) out.outline()->enter(name, number);
+  out.put(value);
+  if (out.outline() != nullptr) out.outline()->leave();
+}
+
 /// Writes `values` in order; an empty list still takes a byte.
+/// @param names  one each; none: the values have numbers only
 template <class... T>
-void put_all(Writer& out, const T&... values) {
+void put_all(Writer& out, c10::ArrayRef<std::string_view> names, const T&... values) {
   if constexpr (sizeof...(T) == 0) out.raw(char{0});
-  (out.put(values), ...);
+  std::size_t number = 0;
+  [[maybe_unused]] const auto put = [&](const auto& value) {
+    put_member(out, names.empty() ? std::string_view() : names[number], number, value);
+    ++number;
+  };
+  (put(values), ...);
 }
 template <class Whole, class... T>
 Whole get_all(Reader& in, Parts<T...>) {
@@ -180,12 +232,30 @@ Whole get_all(Reader& in, Parts<T...>) {
   return Whole{in.get<T>()...};
 }
 
+/// Returns a key of a map as the name of its entry; empty if it is no text and no whole number.
+template <class Key>
+std::string name_of_key(const Key& key) {
+  if constexpr (std::is_convertible_v<const Key&, std::string_view>) {
+    return std::string(std::string_view(key));
+  } else if constexpr (std::is_integral_v<Key>) {
+    return std::to_string(key);
+  } else {
+    return {};
+  }
+}
+
 template <class Map>
 struct MapCodec {
   using SmpParts = Parts<typename Map::key_type, typename Map::mapped_type>;
   static void encode(Writer& out, const Map& map) {
+    const ContainerNote note(out, PartKind::kMap, map.size());
     out.count(map.size());
-    for (const auto& [key, value] : map) put_all(out, key, value);
+    std::size_t number = 0;
+    for (const auto& [key, value] : map) {
+      put_key(out, key);
+      const bool noted = out.outline() != nullptr;
+      put_member(out, noted ? name_of_key(key) : std::string(), number++, value);
+    }
   }
   static Map decode(Reader& in) {
     Map map;
@@ -194,6 +264,17 @@ struct MapCodec {
       map.insert_or_assign(std::move(key), in.get<typename Map::mapped_type>());
     }
     return map;
+  }
+
+ private:
+  /// Writes a key without notes: it has no rows.
+  static void put_key(Writer& out, const typename Map::key_type& key) {
+    if (out.outline() == nullptr) return out.put(key);
+    Writer apart;
+    apart.put(key);
+    auto packet = std::move(apart).take();
+    out.bytes(packet.bytes.data(), packet.bytes.size());
+    for (const auto& tensor : packet.tensors) out.tensor(tensor);
   }
 };
 
@@ -287,8 +368,12 @@ template <class T>
 struct Codec<std::vector<T>> {
   using SmpParts = detail::Parts<T>;
   static void encode(Writer& out, const std::vector<T>& values) {
+    const detail::ContainerNote note(out, detail::PartKind::kList, values.size());
     out.count(values.size());
-    for (const T& value : values) out.put<T>(value);
+    for (const T& value : values) {
+      note.begin_entry();
+      out.put<T>(value);
+    }
   }
   static std::vector<T> decode(Reader& in) {
     const auto count = in.count();
@@ -303,7 +388,8 @@ template <class T, std::size_t N>
 struct Codec<std::array<T, N>> {
   using SmpParts = std::conditional_t<N == 0, detail::Parts<>, detail::Parts<T>>;
   static void encode(Writer& out, const std::array<T, N>& values) {
-    std::apply([&](const auto&... value) { detail::put_all(out, value...); }, values);
+    const detail::ContainerNote note(out, detail::PartKind::kArray, N);
+    std::apply([&](const auto&... value) { detail::put_all(out, {}, value...); }, values);
   }
   static std::array<T, N> decode(Reader& in) {
     if constexpr (N == 0) in.raw<char>();
@@ -318,7 +404,7 @@ template <class First, class Second>
 struct Codec<std::pair<First, Second>> {
   using SmpParts = detail::Parts<First, Second>;
   static void encode(Writer& out, const std::pair<First, Second>& value) {
-    detail::put_all(out, value.first, value.second);
+    detail::put_all(out, {"first", "second"}, value.first, value.second);
   }
   static std::pair<First, Second> decode(Reader& in) {
     return detail::get_all<std::pair<First, Second>>(in, SmpParts{});
@@ -330,7 +416,7 @@ template <class Data, class Target>
 struct Codec<torch::data::Example<Data, Target>> {
   using SmpParts = detail::Parts<Data, Target>;
   static void encode(Writer& out, const torch::data::Example<Data, Target>& value) {
-    detail::put_all(out, value.data, value.target);
+    detail::put_all(out, {"data", "target"}, value.data, value.target);
   }
   static torch::data::Example<Data, Target> decode(Reader& in) {
     return detail::get_all<torch::data::Example<Data, Target>>(in, SmpParts{});
@@ -341,7 +427,7 @@ template <class Data>
 struct Codec<torch::data::Example<Data, void>> {
   using SmpParts = detail::Parts<Data>;
   static void encode(Writer& out, const torch::data::Example<Data, void>& value) {
-    out.put(value.data);
+    detail::put_all(out, {"data"}, value.data);
   }
   static torch::data::Example<Data, void> decode(Reader& in) {
     return detail::get_all<torch::data::Example<Data, void>>(in, SmpParts{});
@@ -352,7 +438,7 @@ template <class... T>
 struct Codec<std::tuple<T...>> {
   using SmpParts = detail::Parts<T...>;
   static void encode(Writer& out, const std::tuple<T...>& values) {
-    std::apply([&](const auto&... value) { detail::put_all(out, value...); }, values);
+    std::apply([&](const auto&... value) { detail::put_all(out, {}, value...); }, values);
   }
   static std::tuple<T...> decode(Reader& in) {
     return detail::get_all<std::tuple<T...>>(in, SmpParts{});
@@ -396,8 +482,9 @@ struct Codec<T> {
   using SmpParts =
       typename detail::FieldParts<decltype(detail::fields_of(std::declval<T&>()))>::type;
   static void encode(Writer& out, const T& value) {
-    std::apply([&](const auto&... field) { detail::put_all(out, field...); },
-               detail::fields_of(value));
+    std::apply(
+        [&](const auto&... field) { detail::put_all(out, detail::kFieldNames<T>, field...); },
+        detail::fields_of(value));
   }
   static T decode(Reader& in) { return detail::get_all<T>(in, SmpParts{}); }
 };

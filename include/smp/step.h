@@ -3,13 +3,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <typeinfo>
@@ -18,32 +22,58 @@
 
 #include "smp/codec.h"
 #include "smp/detail/export.h"
+#include "smp/detail/outline.h"
 #include "smp/step_output.h"
 
 namespace smp {
 
-/// How smp::step splits a batch and weighs its microbatches; what is not set is as in Config.
+/// Names an argument of a step, or a part of one: an argument by its number (from 0), a part by the
+/// way to it, "1.mask" or "0.extra.ids" or "2[].boxes", where [] stands for the entries of a list.
+/// Members of structs have their names, if g++ compiled the program, and numbers anyway ("1.0");
+/// those of tuples and arrays have numbers, those of a pair are `first` and `second`, entries of
+/// maps have their keys. A name without the argument's number ("mask") means every part that is
+/// called so. What is below the part is meant as well.
+class ArgumentName {
+ public:
+  ArgumentName(int number) : text_(std::to_string(number)) {}
+  ArgumentName(const char* text) : text_(text) {}
+  ArgumentName(std::string text) : text_(std::move(text)) {}
+
+  const std::string& text() const noexcept { return text_; }
+  friend bool operator<(const ArgumentName& a, const ArgumentName& b) noexcept {
+    return a.text_ < b.text_;
+  }
+
+ private:
+  std::string text_;
+};
+
+/// How smp::step splits a batch and weighs its microbatches; what is not set is as in Config. How
+/// arguments are split without a word is told at smp::step().
 struct StepOptions {
   /// Number of slices of the batch; default: Config::microbatches. A batch with fewer rows makes
   /// fewer.
-  std::optional<int> microbatches;
-  /// Numbers (from 0) of arguments that every microbatch gets whole: those that have no rows, and
+  std::optional<int> microbatches = {};
+  /// Arguments, and parts of them, that every microbatch gets whole: those that have no rows, and
   /// those of a type that cannot be taken apart (smp/codec.h). An argument of such a type that is
-  /// not named here is passed whole as well, with a warning. Arguments that are passed whole must
-  /// not be changed in place.
-  std::set<int> non_split;
-  /// Axis along which an argument is split, by the argument's number (from 0); default: axis 0.
-  std::map<int, int> split_axes;
+  /// not named here is passed whole as well, with a warning. Tensors that are passed whole, and
+  /// those whose rows overlap in memory (expand(), unfold()), must not be changed in place.
+  std::set<ArgumentName> non_split = {};
+  /// The axis along which the tensors of an argument, or of a part of one, are split; default:
+  /// axis 0. Tensors of a list that is named here have the rows, not the list.
+  std::map<ArgumentName, int> split_axes = {};
+  /// Lists whose entries are the rows, where each entry might be the rows itself.
+  std::set<ArgumentName> split_entries = {};
   /// Weights of microbatches in backward and reduce_mean: "mean" (their share of the rows; equal if
   /// nothing is split), "sum" (1 each), "weights". Default: Config::loss. In backward they are the
   /// shares in the batch of the whole job, all replicas included; what modules add to gradients by
   /// themselves is not weighted (microbatch_weight()).
-  std::optional<std::string> loss;
+  std::optional<std::string> loss = {};
   /// One weight per microbatch, for loss = "weights".
-  std::vector<double> weights;
+  std::vector<double> weights = {};
   /// If true, every rank gets the outputs, otherwise only the first; default:
   /// Config::broadcast_outputs.
-  std::optional<bool> broadcast_outputs;
+  std::optional<bool> broadcast_outputs = {};
 };
 
 /// True if the running code belongs to a trial run: before the first step the body runs a few times
@@ -88,9 +118,20 @@ namespace detail {
 /// One argument of a step, taken apart so that it can be split.
 struct StepArgument {
   Packet packet;
-  bool splits = false;                        ///< its type can be taken apart
+  Outline outline = {};                       ///< of the packet
   const std::type_info* undivided = nullptr;  ///< its type, if that cannot be and it may have rows
+  /// Of an argument that cannot be taken apart: its number of entries, if it is a container.
+  std::optional<std::size_t> entries = {};
 };
+
+/// What becomes of a part of an argument.
+enum class Cut : char {
+  kWhole,    ///< every microbatch gets all of it
+  kAxis,     ///< the tensors in it are split along an axis
+  kEntries,  ///< its entries are the rows
+};
+/// What became of the containers of a step's arguments, by "1.boxes[]", where it was beyond doubt.
+using SeenCuts = std::map<std::string, Cut>;
 
 /// The result of a step for its template: the outputs of all microbatches.
 struct StepResult {
@@ -110,6 +151,7 @@ class SMP_API StepRunner {
 
  private:
   StepOptions options_;
+  SeenCuts seen_;
 };
 
 template <class T>
@@ -132,21 +174,43 @@ decltype(auto) unpack_argument(Packet& slice, T& original) {
   }
 }
 
-/// True for types that have no rows themselves: pointers of all kinds, references, and code.
+/// True for types that have no rows themselves: pointers of all kinds, references, code, literals.
 template <class T>
-inline constexpr bool stands_for_another_v =
-    !std::is_class_v<T> || std::is_constructible_v<bool, const T&> || requires(const T& value) {
-  value.get();
-};
+consteval bool stands_for_another() {
+  if constexpr (std::is_array_v<T>) {
+    return std::is_convertible_v<T, const char*>;
+  } else {
+    return !std::is_class_v<T> || std::is_constructible_v<bool, const T&> ||
+           requires(const T& value) {
+      value.get();
+    };
+  }
+}
+
+/// The number of entries of a container; nothing for a text and what is no container.
+template <class T>
+std::optional<std::size_t> entries_of(const T& value) {
+  constexpr bool counts = requires {
+    { std::size(value) } -> std::convertible_to<std::size_t>;
+  };
+  if constexpr (counts && !std::is_convertible_v<const T&, std::string_view>) {
+    return static_cast<std::size_t>(std::size(value));
+  } else {
+    return std::nullopt;
+  }
+}
 
 template <class T>
 StepArgument take_apart(const T& argument) {
   if constexpr (is_crossable_v<T>) {
-    return {pack(argument), true};
-  } else if constexpr (stands_for_another_v<T>) {
+    Outline outline;
+    Writer writer(outline);
+    writer.put(argument);
+    return {std::move(writer).take(), std::move(outline)};
+  } else if constexpr (stands_for_another<T>()) {
     return {};
   } else {
-    return {{}, false, &typeid(T)};
+    return {.packet = {}, .undivided = &typeid(T), .entries = entries_of(argument)};
   }
 }
 
@@ -206,11 +270,10 @@ class Step {
  public:
   Step(Body body, StepOptions options) : body_(std::move(body)), runner_(std::move(options)) {}
 
-  /// Runs `body` once per microbatch, on slices of the arguments' tensors. All ranks call it.
-  /// Arguments are read on
-  /// pp_rank 0 only; others may pass undefined tensors. Returns StepOutput of what the body
-  /// returns (a tuple of them for a tuple or pair), on every pp rank. A batch whose rows do not
-  /// divide evenly gives the first microbatches one row more.
+  /// Runs `body` once per microbatch, on slices of the arguments (smp::step() says of what). All
+  /// ranks call it. Arguments are read on pp_rank 0 only; others may pass undefined tensors. Returns
+  /// StepOutput of what the body returns (a tuple of them for a tuple or pair), on every pp rank. A
+  /// batch whose rows do not divide evenly gives the first microbatches one row more.
   /// @throws what the body or a module threw, on every rank: the original where it failed the step,
   ///         RemoteError with its text elsewhere. `.grad` is then half done; the next step works.
   /// @throws UsageError     arguments that do not fit each other or the options.
@@ -255,6 +318,31 @@ class Step {
 ///       return loss;
 ///     });
 ///     double mean = train(x, y).reduce_mean().item<double>();
+///
+/// How a call divides its arguments (docs/what_is_equal.md has the table). The batch has as many
+/// rows as the tensors that are no entries of lists; all of them must have as many, along axis 0 or
+/// that of StepOptions::split_axes. Structs, pairs, tuples, optionals and variants are what they
+/// hold. Then:
+///
+/// - A tensor is split along its axis.
+/// - A list (std::vector) without tensors is split if it has an entry a row: each microbatch gets
+///   the entries of its rows. Another one is whole, and lists that are its entries are treated so,
+///   all alike.
+/// - A list with tensors is split like that if its tensors do not have the rows, else each of its
+///   tensors is. Where both may be meant it is refused, until split_entries, split_axes or
+///   non_split says which, or an earlier call told. So it is where neither fits.
+/// - Entries of maps and arrays are split like arguments. A map or array without tensors and split
+///   lists is whole; if it has as many entries as there are rows, it is refused until non_split
+///   says so, or an earlier call with other numbers told.
+/// - Numbers, texts, enums, pointers, references and functions are whole. So are types that cannot
+///   be taken apart (smp/codec.h), with a warning; their containers (c10::List, std::deque, C
+///   arrays) are refused as maps are.
+///
+/// Where entries of lists are the only tensors, the batch has as many rows as fit each of these
+/// lists; one that fits two numbers is refused as above. Tensors of several dtypes or numbers of
+/// axes are no rows of one batch. Without any tensor nothing is split, and a warning names the
+/// lists. A list that was split in an earlier call and has no entry a row now is refused.
+/// What became of each argument is logged once, and stands in the report of a run (smp/run_log.h).
 template <class Body>
 Step<std::decay_t<Body>> step(Body&& body, StepOptions options = {}) {
   return {std::forward<Body>(body), std::move(options)};

@@ -87,6 +87,7 @@ class Generator {
     replicas();
     optimizer();
     additions();
+    program_.body.row_lists = draw("lists of rows", .3);
     return std::move(program_);
   }
 

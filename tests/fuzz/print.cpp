@@ -256,7 +256,8 @@ class Printer {
          << (body.catches ? ", catches what the model throws" : "")
          << (body.calls_part ? ", calls root's first child too" : "")
          << (body.returns_buffer ? ", returns root's buffer" : "")
-         << (body.argument_gradients ? ", of an argument that needs a gradient" : "");
+         << (body.argument_gradients ? ", of an argument that needs a gradient" : "")
+         << (body.row_lists ? ", changes its rows by lists" : "");
     if (body.loss_rank >= 0) out_ << ", losses by a module on rank " << body.loss_rank;
     out_ << "\n";
   }
@@ -314,6 +315,7 @@ std::set<std::string> features(const Program& program) {
   note(body.returns_buffer, "body returns a buffer");
   note(body.loss_rank >= 0, "loss of a module");
   note(body.argument_gradients, "argument gradients");
+  note(body.row_lists, "lists of rows");
   return result;
 }
 

@@ -13,6 +13,7 @@
 #include "api/rank/rank.h"
 #include "fuzz/nodes.h"
 #include "fuzz/optimizers.h"
+#include "fuzz/row_lists.h"
 #include "smp/checkpoint.h"
 #include "smp/smp.h"
 
@@ -21,14 +22,16 @@ namespace {
 
 struct Batch {
   Tensor x, tokens;
+  RowLists lists;
 };
 
 /// The same on all ranks. Step -1 is the evaluation.
 Batch batch_of(const Program& program, int step) {
   auto generator =
       at::detail::createCPUGenerator(program.seed * 100 + static_cast<unsigned>(step + 1));
-  return {torch::randn({program.rows, kWidth}, generator),
-          torch::randint(kTokens, {program.rows}, generator, torch::kLong)};
+  auto x = torch::randn({program.rows, kWidth}, generator);
+  auto tokens = torch::randint(kTokens, {program.rows}, generator, torch::kLong);
+  return {std::move(x), std::move(tokens), row_lists(program, step)};
 }
 
 std::uint64_t model_seed(const Program& program, int model) {
@@ -119,9 +122,10 @@ void run_backward(const Body& body, const Machine& machine, const Values& output
 }
 
 /// Returns the sum of all losses.
-Tensor run_body(const Program& program, int step, const Machine& machine, const Batch& batch) {
+Tensor run_body(const Program& program, int step, const Machine& machine, const Batch& given) {
   const auto& body = program.body;
   const bool training = step >= 0;
+  const Batch batch{with_lists(given.x, given.lists), given.tokens, {}};
   const auto outputs = call_models(program, step, machine, batch);
   std::vector<Tensor> losses;
   for (int i = 0; i < body.backwards; ++i) losses.push_back(machine.loss(outputs, i));
@@ -173,13 +177,16 @@ class Reference {
     const auto tokens = batch.tokens.tensor_split(program_.microbatches, 0);
     Tensor mean = torch::zeros({});
     Tensor buffer = torch::zeros({kWidth});
+    std::int64_t row = 0;
     for (int m = 0; m < program_.microbatches; ++m) {
       reference_microbatch = m;
       const auto index = static_cast<std::size_t>(m);
       weight_ = static_cast<double>(x[index].size(0)) / program_.rows;
       reference_weight = weight_;
       // Microbatches of a step have no history in common, as views of one tensor would.
-      const Batch own{x[index].clone(), tokens[index]};
+      const auto rows = x[index].size(0);
+      const Batch own{x[index].clone(), tokens[index], part_of(batch.lists, row, rows)};
+      row += rows;
       mean += weight_ * run_body(program_, step, machine(), own);
       buffer += weight_ * models_[0]->root()->average;
     }
@@ -321,8 +328,7 @@ class Rank {
     if (!training) no_grad.emplace();
     const auto batch = batch_of(program_, step);
     if (training) batch.x.requires_grad_(program_.body.argument_gradients);
-    auto [loss, buffer] =
-        training ? train_(batch.x, batch.tokens) : evaluate_(batch.x, batch.tokens);
+    auto [loss, buffer] = (training ? train_ : evaluate_)(batch.x, batch.tokens, batch.lists);
     note(step, loss.reduce_mean(), buffer.reduce_mean());
     if (!training) return;
     if (rank() == 0) note_argument(step, batch, trace_);
@@ -330,8 +336,8 @@ class Rank {
     if (step == 0) change_optimizers();
   }
 
-  std::tuple<Tensor, Tensor> body(const Tensor& x, const Tensor& tokens) {
-    auto total = run_body(program_, step_, machine(), {x, tokens});
+  std::tuple<Tensor, Tensor> body(const Batch& batch) {
+    auto total = run_body(program_, step_, machine(), batch);
     const bool buffer = program_.body.returns_buffer;
     return {total, buffer ? models_[0]->root()->average : torch::zeros({kWidth})};
   }
@@ -403,11 +409,13 @@ class Rank {
   std::optional<DistributedModel<LossModel>> loss_;
   using Optimizer = DistributedOptimizer<torch::optim::Optimizer>;
   std::vector<std::unique_ptr<Optimizer>> optimizers_;
-  using Function = std::function<std::tuple<Tensor, Tensor>(Tensor, Tensor)>;
-  Step<Function> train_ =
-      smp::step(Function([this](Tensor x, Tensor tokens) { return body(x, tokens); }));
-  Step<Function> evaluate_ =
-      smp::step(Function([this](Tensor x, Tensor tokens) { return body(x, tokens); }));
+  using Function = std::function<std::tuple<Tensor, Tensor>(Tensor, Tensor, RowLists)>;
+  Step<Function> train_ = smp::step(Function([this](Tensor x, Tensor tokens, RowLists lists) {
+    return body({x, tokens, std::move(lists)});
+  }));
+  Step<Function> evaluate_ = smp::step(Function([this](Tensor x, Tensor tokens, RowLists lists) {
+    return body({x, tokens, std::move(lists)});
+  }));
 };
 
 }  // namespace

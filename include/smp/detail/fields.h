@@ -4,7 +4,9 @@
 // because parentheses never reach into a member.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -84,7 +86,7 @@ concept PlainStruct =
 /// Returns references to the members of `value`, in order.
 template <class T>
 requires PlainStruct<std::remove_const_t<T>>
-auto fields_of(T& value) {
+constexpr auto fields_of(T& value) {
   constexpr auto kCount = count_fields<std::remove_const_t<T>>();
   if constexpr (kCount == 0) return std::tuple<>();
   SMP_FIELDS(1, a1)
@@ -135,5 +137,57 @@ auto fields_of(T& value) {
              a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31, a32)
 }
 #undef SMP_FIELDS
+
+// ---- names -------------------------------------------------------------------------------------
+
+#if defined(__GNUC__) && !defined(__clang__)  // clang before 18 takes no address of a member here
+
+/// Room for a T that is never made: the addresses of its members are known all the same.
+template <class T>
+union Room {
+  char none;
+  T value;
+  constexpr Room() : none() {}
+  constexpr ~Room() {}
+};
+template <class T>
+inline constexpr Room<T> kRoom{};
+
+/// Returns the name of the member that `Address` points to.
+template <auto Address>
+consteval std::string_view name_of_field() {
+  // "... [with auto Address = (& kRoom<Batch>.Room<Batch>::value.Batch::mask); ..."
+  std::string_view text = __PRETTY_FUNCTION__;
+  text = text.substr(0, text.find(");"));
+  std::size_t begin = text.size();
+  const auto is_of_name = [](char c) {
+    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  };
+  while (begin > 0 && is_of_name(text[begin - 1])) --begin;
+  return text.substr(begin);
+}
+
+template <class T>
+consteval auto field_names() {
+  return []<std::size_t... I>(std::index_sequence<I...>) {
+    return std::array<std::string_view, sizeof...(I)>{
+        name_of_field<&std::get<I>(fields_of(kRoom<T>.value))>()...};
+  }
+  (std::make_index_sequence<count_fields<T>()>());
+}
+
+#else
+
+template <class T>
+consteval auto field_names() {
+  return std::array<std::string_view, count_fields<T>()>{};
+}
+
+#endif
+
+/// The names of the members of T, in order; empty where the compiler does not tell them.
+template <class T>
+requires PlainStruct<T>
+inline constexpr auto kFieldNames = field_names<T>();
 
 }  // namespace smp::detail

@@ -11,7 +11,7 @@ namespace smp {
 template <>
 struct Codec<torch::nn::ASMoutput> {
   static void encode(Writer& out, const torch::nn::ASMoutput& value) {
-    detail::put_all(out, value.output, value.loss);
+    detail::put_all(out, {"output", "loss"}, value.output, value.loss);
   }
   static torch::nn::ASMoutput decode(Reader& in) {
     return detail::get_all<torch::nn::ASMoutput>(in, detail::Parts<at::Tensor, double>{});

@@ -12,7 +12,8 @@ template <>
 struct Codec<torch::nn::utils::rnn::PackedSequence> {
   using Sequence = torch::nn::utils::rnn::PackedSequence;
   static void encode(Writer& out, const Sequence& value) {
-    detail::put_all(out, value.data(), value.batch_sizes(), value.sorted_indices(),
+    detail::put_all(out, {"data", "batch_sizes", "sorted_indices", "unsorted_indices"},
+                    value.data(), value.batch_sizes(), value.sorted_indices(),
                     value.unsorted_indices());
   }
   static Sequence decode(Reader& in) {

@@ -32,6 +32,7 @@
 #include "report/export/event_file.h"
 #include "report/folder/continued_run.h"
 #include "report/folder/run_folder.h"
+#include "report/folder/split_table.h"
 #include "report/pictures/memory_use.h"
 #include "report/pictures/traffic.h"
 #include "schedule/trace_ring.h"
@@ -222,6 +223,7 @@ struct RunLog::State {
   std::optional<StepTiming> timing = {};
   Lines lines = {};
   bool plan_written = false;
+  std::size_t splits_written = 0;
   bool finished = false;
   bool complete = true;  // so far; a line after one that is missing or torn would mislead
   Before before = {};
@@ -305,6 +307,14 @@ struct RunLog::State {
     plan_written = true;
   }
 
+  /// Writes how steps split their arguments, if there is news.
+  void write_splits() {
+    const auto& splits = session.splits();
+    if (splits_written == splits.size() || !writes()) return;
+    base::write_file(file(report::kArgumentsFile), report::split_steps_to_json(splits));
+    splits_written = splits.size();
+  }
+
   using Line = std::vector<std::pair<std::string, double>>;
 
   /// Appends a line to the metrics. @param line  begins with the step
@@ -312,6 +322,7 @@ struct RunLog::State {
     if (!complete) return;
     write_if_possible([&] {
       write_plan();
+      write_splits();
       writer.metrics->append_line(report::metrics_line(line));
       writer.farewell->set_count(lines.own);
       const Line curves(line.begin() + 1, line.end());
@@ -483,6 +494,7 @@ std::vector<std::string> RunLog::finish() {
   std::vector<std::string> pictures;
   state_->write_if_possible([&] {
     state_->write_plan();
+    state_->write_splits();
     if (state_->trained()) {
       base::write_file(state_->file(report::kTraceFile), report::trace_to_json(timeline));
     }

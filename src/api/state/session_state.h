@@ -11,6 +11,7 @@
 #include "api/rank/shared_warnings.h"
 #include "api/state/step_facts.h"
 #include "api/state/step_kinds.h"
+#include "schedule/split_step.h"
 #include "schedule/step_trace.h"
 
 namespace smp {
@@ -50,6 +51,10 @@ class SessionState {
   /// On pp_rank 0.
   StepKinds& step_kinds() noexcept { return step_kinds_; }
   StepLooks& step_looks() noexcept { return step_looks_; }
+  /// How steps split their arguments, each kind of step once; on rank 0.
+  const std::vector<schedule::SplitStep>& splits() const noexcept { return splits_; }
+  /// Adds how a step did. @return  false: one like it is there already
+  bool add_split(schedule::SplitStep step);
   /// The last step as this rank saw it.
   schedule::StepTrace& last_trace() noexcept { return last_trace_; }
   /// Of jobs that this one goes on for; fewer than none if it counts from less than it has run.
@@ -64,6 +69,7 @@ class SessionState {
   SharedWarnings warnings_;
   StepKinds step_kinds_;
   StepLooks step_looks_;
+  std::vector<schedule::SplitStep> splits_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   schedule::StepTrace last_trace_;
 };

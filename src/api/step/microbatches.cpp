@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/util/Type.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <xxhash.h>
 
@@ -12,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "server/values/tensor_layout.h"
 
 namespace smp {
 namespace {
@@ -29,6 +29,14 @@ std::uint64_t hash_of_values(const at::Tensor& tensor) {
   return XXH3_64bits(row.const_data_ptr(), row.nbytes());
 }
 
+/// True if several microbatches see the same elements of the tensor.
+bool is_common(const at::Tensor& tensor, const TensorCut& own) {
+  if (own.cut != detail::Cut::kAxis) return own.cut == detail::Cut::kWhole;
+  return tensor.layout() == at::kStrided &&
+         server::has_shared_elements_along(static_cast<std::size_t>(own.axis), tensor.sizes(),
+                                           tensor.strides());
+}
+
 at::Tensor shape_of(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided) return tensor.detach().to(at::kMeta);
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
@@ -37,67 +45,18 @@ at::Tensor shape_of(const at::Tensor& tensor) {
 }  // namespace
 
 Microbatches::Microbatches(std::vector<detail::StepArgument> arguments, const StepOptions& options,
-                           int wanted, const std::string& loss)
-    : arguments_(std::move(arguments)), options_(options) {
+                           int wanted, const std::string& loss, detail::SeenCuts& seen)
+    : arguments_(std::move(arguments)),
+      options_(options),
+      division_(arguments_, options_, wanted > 1, seen) {
   SMP_REQUIRE(wanted >= 1, "a step of ", wanted, " microbatches; at least one is needed");
-  total_rows_ = common_rows();
-  choose_rows(total_rows_, wanted);
-  choose_weights(loss, total_rows_);
+  choose_rows(wanted);
+  choose_weights(loss);
   microbatches_.resize(static_cast<std::size_t>(count_));
 }
 
-bool Microbatches::splits(std::size_t argument) const {
-  return arguments_[argument].splits && options_.non_split.count(static_cast<int>(argument)) == 0;
-}
-
-std::vector<std::string> Microbatches::doubtful() const {
-  std::vector<std::string> texts;
-  for (std::size_t i = 0; i < arguments_.size() && count_ > 1; ++i) {
-    const auto* const type = arguments_[i].undivided;
-    if (type == nullptr || options_.non_split.count(static_cast<int>(i)) > 0) continue;
-    texts.push_back(base::concat(
-        "argument ", i, " of a step is of type ", c10::demangle(type->name()),
-        ", which cannot be taken apart: every microbatch gets the whole. If it holds a batch, pass "
-        "its tensors or give it a codec (smp/codec.h); if not, StepOptions::non_split says so"));
-  }
-  return texts;
-}
-
-int Microbatches::axis_of(std::size_t argument, const at::Tensor& tensor) const {
-  const auto found = options_.split_axes.find(static_cast<int>(argument));
-  const auto axis = found == options_.split_axes.end() ? 0 : found->second;
-  const auto dimensions = static_cast<int>(tensor.dim());
-  const int positive = axis < 0 ? axis + dimensions : axis;
-  SMP_REQUIRE(positive >= 0 && positive < dimensions, "argument ", argument,
-              " of the step: a tensor of shape ", tensor.sizes(), " cannot be split along axis ",
-              axis, "; name the argument in StepOptions::non_split or set split_axes");
-  return positive;
-}
-
-/// Returns the rows of the batch; -1 if nothing is split.
-std::int64_t Microbatches::common_rows() const {
-  std::int64_t rows = -1;
-  std::size_t first = 0;
-  for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    if (!splits(i)) continue;
-    for (const auto& tensor : arguments_[i].packet.tensors) {
-      if (!tensor.defined()) continue;
-      const auto own = tensor.size(axis_of(i, tensor));
-      if (rows < 0) {
-        rows = own;
-        first = i;
-      }
-      SMP_REQUIRE(own == rows, "argument ", i, " of the step has ", own, " rows, argument ", first,
-                  " has ", rows,
-                  "; give them one batch size, or name the argument that has none "
-                  "in StepOptions::non_split");
-    }
-  }
-  SMP_REQUIRE(rows != 0, "the batch of this step has no rows");
-  return rows;
-}
-
-void Microbatches::choose_rows(std::int64_t rows, int wanted) {
+void Microbatches::choose_rows(int wanted) {
+  const auto rows = division_.rows();
   count_ = rows < 0 ? wanted : static_cast<int>(std::min<std::int64_t>(wanted, rows));
   std::int64_t start = 0;
   for (int i = 0; i < count_; ++i) {
@@ -107,7 +66,8 @@ void Microbatches::choose_rows(std::int64_t rows, int wanted) {
   }
 }
 
-void Microbatches::choose_weights(const std::string& loss, std::int64_t rows) {
+void Microbatches::choose_weights(const std::string& loss) {
+  const auto rows = division_.rows();
   if (loss == "weights") {
     weights_ = options_.weights;
     SMP_REQUIRE(static_cast<int>(weights_.size()) == count_, "loss = \"weights\" with ",
@@ -123,58 +83,73 @@ void Microbatches::choose_weights(const std::string& loss, std::int64_t rows) {
   }
 }
 
+/// True if the microbatch gets the tensor, or a part of it.
+bool Microbatches::has(int microbatch, std::size_t argument, std::size_t tensor) const {
+  const auto& own = division_.cut(argument, tensor);
+  return own.cut != detail::Cut::kEntries || rows_of(microbatch).has(own.row);
+}
+
+/// Returns what a microbatch gets of `whole`, which is as large as that tensor of the arguments.
+at::Tensor Microbatches::part_of(const at::Tensor& whole, std::size_t argument, std::size_t tensor,
+                                 int microbatch) const {
+  const auto& own = division_.cut(argument, tensor);
+  if (own.cut != detail::Cut::kAxis) return whole;
+  const auto rows = rows_of(microbatch);
+  return whole.narrow(own.axis, rows.start, rows.length);
+}
+
 std::vector<Packet> Microbatches::slices(int microbatch) {
   auto& own = microbatches_[static_cast<std::size_t>(microbatch)];
   std::vector<Packet> packets;
   std::vector<at::Tensor> entering;
+  std::vector<std::pair<std::size_t, std::size_t>> places;  // of entering, in packets
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    const auto& source = arguments_[i].packet;
-    packets.push_back({source.bytes, {}});
-    for (std::size_t k = 0; k < source.tensors.size(); ++k) {
-      const auto& tensor = source.tensors[k];
-      packets[i].tensors.push_back(tensor.defined() ? slice(i, tensor, microbatch) : tensor);
-      if (!tensor.defined() || !tensor.requires_grad() || !at::GradMode::is_enabled()) continue;
+    packets.push_back({division_.bytes(i, rows_of(microbatch)), {}});
+    auto& tensors = packets.back().tensors;
+    for (std::size_t k = 0; k < arguments_[i].packet.tensors.size(); ++k) {
+      if (!has(microbatch, i, k)) continue;
+      auto& inside = tensors.emplace_back(slice(i, k, microbatch));
+      const auto& whole = arguments_[i].packet.tensors[k];
+      if (!whole.defined() || !whole.requires_grad() || !at::GradMode::is_enabled()) continue;
       // Its own storage: an in-place operation would change what the outside graph saved.
-      auto& inside = packets[i].tensors.back();
       inside = inside.clone();
       own.entering.push_back({i, k, entering.size()});
+      places.emplace_back(i, tensors.size() - 1);
       entering.push_back(inside);
     }
   }
   if (!entering.empty()) {
     own.boundary = server::make_boundary(entering, all_require_grad(entering.size()));
-    for (const auto& e : own.entering) packets[e.argument].tensors[e.tensor] = entering[e.input];
+    for (std::size_t e = 0; e < entering.size(); ++e) {
+      packets[places[e].first].tensors[places[e].second] = entering[e];
+    }
   }
   return packets;
 }
 
-at::Tensor Microbatches::slice(std::size_t argument, const at::Tensor& tensor, int microbatch) {
-  const auto index = static_cast<std::size_t>(microbatch);
-  auto own = tensor.variable_data();
-  if (splits(argument)) {
-    return own.narrow(axis_of(argument, tensor), rows_[index].start, rows_[index].length)
-        .variable_data();
+at::Tensor Microbatches::slice(std::size_t argument, std::size_t tensor, int microbatch) {
+  const auto& whole = arguments_[argument].packet.tensors[tensor];
+  if (!whole.defined()) return whole;
+  auto own = part_of(whole.variable_data(), argument, tensor, microbatch).variable_data();
+  if (!whole.requires_grad() && is_common(whole, division_.cut(argument, tensor))) {
+    microbatches_[static_cast<std::size_t>(microbatch)].shared.emplace_back(argument, own);
   }
-  if (!tensor.requires_grad()) microbatches_[index].shared.emplace_back(argument, own);
   return own;
 }
 
 std::vector<Packet> Microbatches::preview(int microbatch, bool meta) const {
   std::vector<Packet> packets;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    const auto& source = arguments_[i].packet;
-    packets.push_back({source.bytes, {}});
-    for (const auto& tensor : source.tensors) {
-      auto own = tensor;
+    packets.push_back({division_.bytes(i, rows_of(microbatch)), {}});
+    for (std::size_t k = 0; k < arguments_[i].packet.tensors.size(); ++k) {
+      if (!has(microbatch, i, k)) continue;
+      const auto& tensor = arguments_[i].packet.tensors[k];
+      auto& own = packets[i].tensors.emplace_back(tensor);
+      if (!own.defined()) continue;
       // First of all: a copy of a process cannot use its device, not even for a view.
-      if (own.defined()) own = meta ? shape_of(tensor) : tensor.detach();
-      if (own.defined() && splits(i)) {
-        const auto& rows = rows_.at(static_cast<std::size_t>(microbatch));
-        own = own.narrow(axis_of(i, tensor), rows.start, rows.length);
-      }
-      if (own.defined() && !meta) own = own.clone();
-      packets[i].tensors.push_back(own);
-      if (own.defined() && tensor.requires_grad()) packets[i].tensors.back().requires_grad_();
+      own = part_of(meta ? shape_of(tensor) : tensor.detach(), i, k, microbatch);
+      if (!meta) own = own.clone();
+      if (tensor.requires_grad()) own.requires_grad_();
     }
   }
   return packets;
@@ -182,9 +157,10 @@ std::vector<Packet> Microbatches::preview(int microbatch, bool meta) const {
 
 std::uint64_t Microbatches::preview_key(int microbatch) const {
   std::uint64_t key = arguments_.size();
-  for (const auto& packet : preview(microbatch, /*meta=*/true)) {
-    key = base::mix_key(key, packet.bytes);
-    for (const auto& tensor : packet.tensors) {
+  const auto packets = preview(microbatch, /*meta=*/true);
+  for (std::size_t i = 0; i < packets.size(); ++i) {
+    key = base::mix_key(key, division_.bytes(i, {}));
+    for (const auto& tensor : packets[i].tensors) {
       if (!tensor.defined()) continue;
       key = base::mix_key(key, base::concat(tensor.scalar_type(), tensor.sizes()));
     }
@@ -234,8 +210,8 @@ void Microbatches::run_outside_graph() {
   if (!roots.empty()) torch::autograd::backward(roots, gradients);
 }
 
-/// Returns the gradient of one tensor of the arguments: for a split argument the parts of all
-/// microbatches, one after the other; for a whole one their sum in the order of microbatches.
+/// Returns the gradient of one tensor of the arguments: of one that is split the parts of all
+/// microbatches, one after the other; of a whole one their sum in the order of microbatches.
 at::Tensor Microbatches::gradient_of(std::size_t argument, std::size_t tensor) const {
   at::NoGradGuard no_grad;
   at::Tensor total;
@@ -248,10 +224,7 @@ at::Tensor Microbatches::gradient_of(std::size_t argument, std::size_t tensor) c
       if (!gradient.defined()) continue;
       const auto& whole = arguments_[argument].packet.tensors[tensor];
       if (!total.defined()) total = at::zeros_like(whole);
-      auto part = splits(argument)
-                      ? total.narrow(axis_of(argument, whole), rows_[m].start, rows_[m].length)
-                      : total;
-      part.add_(gradient);
+      part_of(total, argument, tensor, static_cast<int>(m)).add_(gradient);
     }
   }
   return total;

@@ -25,6 +25,7 @@
 #include "base/log.h"
 #include "deferred/meta_scope.h"
 #include "module/call_handler.h"
+#include "schedule/split_step.h"
 #include "server/protocol/exception_text.h"
 #include "smp/distributed_model.h"
 
@@ -110,9 +111,10 @@ class WritesOfStep {
 /// One call of a step on this rank.
 class StepRun {
  public:
-  StepRun(const SessionParts& session, const StepOptions& options)
+  StepRun(const SessionParts& session, const StepOptions& options, SeenCuts& seen)
       : session_(session),
         options_(options),
+        seen_(seen),
         among_replicas_(session.rank, session.replicas, modes_.grad) {
     const auto& config = rank_.config();
     task_.microbatches = options.microbatches.value_or(config.microbatches);
@@ -292,14 +294,24 @@ class StepRun {
     auto options = options_;
     const auto& config = rank_.config();
     if (options.weights.empty()) options.weights = config.loss_weights;
-    inputs_.emplace(std::move(arguments), options, task_.microbatches, loss());
+    inputs_.emplace(std::move(arguments), options, task_.microbatches, loss(), seen_);
     task_.microbatches = inputs_->count();
     task_.in_full = task_.microbatches == wanted_;
     task_.weights = inputs_->weights();
     result_.outputs.resize(static_cast<std::size_t>(inputs_->count()) + 1);
     result_.outputs.back() = pack(inputs_->weights());
     task_.body = [this, &body](int microbatch) { run_body(microbatch, body); };
-    if (rank_.topology().rank() == 0) warn_once(inputs_->doubtful());
+    if (rank_.topology().rank() == 0) tell_of_division();
+  }
+
+  /// Says how the arguments are split, once for each kind of step.
+  void tell_of_division() const {
+    const auto& division = inputs_->division();
+    warn_once(division.doubtful());
+    schedule::SplitStep split{division.rows(), inputs_->count(), division.told()};
+    if (split.rows < 0 || split.microbatches < 2) return;
+    const auto text = schedule::to_text(split);
+    if (state_.add_split(std::move(split))) base::log(base::LogLevel::kInfo, text);
   }
 
   StepPreview preview_of(const StepBody& body) const {
@@ -347,6 +359,7 @@ class StepRun {
   Rank& rank_ = session_.rank;
   SessionState& state_ = session_.state;
   const StepOptions& options_;
+  SeenCuts& seen_;
   server::StepTask task_;
   StepKinds::Kind kind_ = 0;
   int wanted_ = 1;  // microbatches; there may be fewer
@@ -369,7 +382,7 @@ StepResult StepRunner::run(std::vector<StepArgument> arguments, const StepBody& 
               "after the other");
   const server::Watchdog::Step watched;  // over its trial run as well
   const server::BetweenSteps recorded(rank.server().recorder(), schedule::Phase::kOther);
-  return StepRun(session, options_).run(std::move(arguments), body);
+  return StepRun(session, options_, seen_).run(std::move(arguments), body);
 }
 
 void require_outputs(bool here, std::size_t count) {

@@ -33,11 +33,13 @@ std::optional<std::string> Departures::finish(Token token) {
   }
   const std::uint32_t version = version_of(departed.tensor);
   if (version == departed.version || departed.memory) return std::nullopt;
-  return base::concat("tensor ", departed.index, " ", departed.tensor.sizes(),
+  return base::concat("tensor ", departed.index, ", ", departed.tensor.scalar_type(), ' ',
+                      departed.tensor.sizes(), ',',
                       " was changed in place while it was being sent to rank ", departed.peer,
                       " (version ", departed.version, " became ", version,
                       "); that rank may have got a mixture. Do not write to a module's inputs and "
-                      "outputs after handing them on; clone() first.");
+                      "outputs after handing them on, nor to variables that bodies captured, which "
+                      "other microbatches hand on; clone() first.");
 }
 
 }  // namespace smp::d2d

@@ -80,6 +80,10 @@ std::string draw_report(const RunReport& report) {
     if (!report.step) add_bubbles(page, bubbles_of(report));
     add_timeline(page, *report.simulated);
   }
+  if (!report.split_arguments.empty()) {
+    page.heading("Arguments of steps");
+    page.table(report.split_arguments);
+  }
   add_configuration(page, report.configuration);
   return std::move(page).finish();
 }

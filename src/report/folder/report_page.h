@@ -23,6 +23,8 @@ struct RunReport {
   std::string traffic_picture, partition_picture, memory_picture;
   /// The rows of memory_rows(), if something was measured.
   std::vector<std::vector<std::string>> measured_memory;
+  /// The rows of split_rows(), if steps split arguments.
+  std::vector<std::vector<std::string>> split_arguments;
   std::string plan_table;
   std::string configuration;  ///< JSON: of each key an object with "value" and "origin"
 };

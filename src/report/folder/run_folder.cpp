@@ -16,6 +16,7 @@
 #include "report/folder/report_page.h"
 #include "report/folder/run_facts.h"
 #include "report/folder/run_summary.h"
+#include "report/folder/split_table.h"
 #include "report/pictures/memory_picture.h"
 #include "report/pictures/memory_table.h"
 #include "report/pictures/partition_picture.h"
@@ -134,6 +135,7 @@ class RunPictures {
     describe_run();
     if (has(kMetricsFile)) draw_metrics();
     find_unfinished_step();
+    read_splits();
     read_plan();
     read_memory();
     if (has(kTraceFile)) draw_step();
@@ -181,6 +183,13 @@ class RunPictures {
     if (!step) return;
     require_sense(*step, in(folder_, "rank-*.ring"));
     base::write_file(in(folder_, kTraceFile), trace_to_json(*step));
+  }
+
+  /// Reads how steps split their arguments.
+  void read_splits() {
+    if (!has(kArgumentsFile)) return;
+    const auto path = in(folder_, kArgumentsFile);
+    report_.split_arguments = split_rows(split_steps_from_json(base::read_file(path), path));
   }
 
   /// Reads the plan and the step that was simulated for it, as far as there are files.

@@ -22,6 +22,7 @@ inline constexpr const char* kTraceFile = "trace.json";
 inline constexpr const char* kTrafficFile = "traffic.json";
 inline constexpr const char* kMemoryFile = "memory.json";
 inline constexpr const char* kModulesFile = "modules.json";
+inline constexpr const char* kArgumentsFile = "arguments.json";
 inline constexpr const char* kSimulationFile = "trace-simulated.json";
 inline constexpr const char* kLossPicture = "loss.svg";
 inline constexpr const char* kTimelinePicture = "timeline.svg";

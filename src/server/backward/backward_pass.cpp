@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "server/backward/gradient_chain.h"
+#include "server/backward/written_tensor.h"
 #include "server/graph/gradient_sum.h"
 #include "server/graph/node_hooks.h"
 #include "server/graph/product_nodes.h"
@@ -69,6 +70,7 @@ variable_list BackwardPass::run(const edge_list& roots, variable_list&& gradient
     deliver_roots(roots, std::move(gradients));
     work();
   } catch (...) {
+    if (current_ != nullptr) explain_written_tensor(*current_);
     if (AnomalyMode::is_enabled() && current_ != nullptr) {
       current_->metadata()->print_stack(current_->name());
     }
@@ -307,7 +309,7 @@ void BackwardPass::put_off_what_only_leaves_need() {
   part_ = Part::kFirst;
 }
 
-void BackwardPass::run_put_off() {
+void BackwardPass::run_put_off() try {
   std::optional<base::RandomScope> random;
   if (options_.random_key && graph_.runs_user_code) {
     random.emplace(base::mix_key(*options_.random_key, 1));
@@ -325,6 +327,9 @@ void BackwardPass::run_put_off() {
       finish_for_leaves(next.index, std::exchange(kept->second, {}));
     }
   }
+} catch (...) {
+  if (current_ != nullptr) explain_written_tensor(*current_);
+  throw;
 }
 
 void BackwardPass::keep_captures(const GraphNode& entry, const variable_list& inputs) {

@@ -147,9 +147,14 @@ class PromisedAnswer {
     SMP_REQUIRE_AS(UnsupportedError, !passing.empty(), who(),
                    ": its result shares memory with its arguments or with itself", kNotKnown);
     for (std::size_t i = 0; i < to_.arguments.tensors.size(); ++i) {
-      const bool written = version_of(to_.arguments.tensors[i]) != to_.arguments.versions[i];
-      SMP_REQUIRE_AS(UnsupportedError, !written, who(), ": its result is its argument ", i,
-                     ", which was changed in place since", kNotKnown);
+      const auto& argument = to_.arguments.tensors[i];
+      const bool written = version_of(argument) != to_.arguments.versions[i];
+      SMP_REQUIRE_AS(
+          UnsupportedError, !written, who(), ": its result is its argument ", i, ", ",
+          argument.scalar_type(), ' ', argument.sizes(),
+          ", which was changed in place since, by the caller or, if that captured it, by "
+          "another microbatch",
+          kNotKnown);
     }
   }
 

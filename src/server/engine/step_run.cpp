@@ -68,6 +68,7 @@ void StepRun::begin(const StepTask& task) {
   core_.copies.begin_step();
   // Who starts the microbatches knows. Other ranks can always commit statistics at the end.
   core_.scopes.one_at_a_time = task.one_at_a_time && core_.port.is_first();
+  core_.scopes.work = &core_.step->work;
   core_.scopes.modules.begin_step(core_.port.rank());
 }
 
@@ -147,6 +148,7 @@ void StepRun::end() {
   }
   const auto failure = step.failure;
   failures_.step_ended(step.number, !failure);
+  core_.scopes.work = nullptr;
   core_.step.reset();
   if (!failure) {
     base::forgive_failure();

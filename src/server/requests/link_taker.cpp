@@ -49,6 +49,10 @@ LinkKind kind_of_link(const at::Tensor& output, const at::Tensor& source, bool g
     return differentiable ? LinkKind::kThroughRecord : LinkKind::kDetached;
   }
   if (differentiable && is_hooked(output)) return LinkKind::kThroughRecord;
+  // Its strides do not tell which of the elements that are one it is a view of.
+  if (differentiable && has_shared_elements(source.sizes(), source.strides())) {
+    return LinkKind::kThroughRecord;
+  }
   switch (view_of(output)->get_creation_meta()) {
     case CreationMeta::DEFAULT:
       return LinkKind::kView;
@@ -67,11 +71,10 @@ LinkKind kind_of_link(const at::Tensor& output, const at::Tensor& source, bool g
 /// Returns the layout of `output` as a view of `source` with the strides in which the caller will
 /// have `source`; nullopt if it cannot be expressed so.
 std::optional<Layout> view_in(const at::Tensor& output, const at::Tensor& source) {
-  const auto compact = compact_strides(source.sizes(), source.strides());
-  if (!compact) return std::nullopt;
   return map_view({at::DimVector(output.sizes()), at::DimVector(output.strides()),
                    output.storage_offset() - source.storage_offset()},
-                  source.sizes(), source.strides(), *compact);
+                  source.sizes(), source.strides(),
+                  compact_strides(source.sizes(), source.strides()));
 }
 
 /// True if both tensors read the same bytes in the same way: same dtype, conjugate and negative

@@ -16,6 +16,7 @@
 #include "fiber/scheduler.h"
 #include "module/call_places.h"
 #include "schedule/phase.h"
+#include "schedule/work_order.h"
 #include "server/modules/deferred_statistics.h"
 #include "server/modules/module_table.h"
 #include "server/modules/settings_board.h"
@@ -42,7 +43,9 @@ struct ScopeServices {
   SpanRecorder recorder;
   DeferredStatistics statistics;
   SettingsBoard settings;
-  bool one_at_a_time = false;       ///< microbatches run so in this step: statistics need no order
+  bool one_at_a_time = false;  ///< microbatches run so in this step: statistics need no order
+  /// The order of work on this rank in the step that runs; nullptr between steps.
+  const schedule::WorkOrder* work = nullptr;
   std::uint64_t rows = 0;           ///< number of rows (ForwardRequest::row) given to executions
   OwnPasses* own_passes = nullptr;  ///< takes what passes of LibTorch's own engine give, if set
 };

@@ -23,27 +23,44 @@ using NodePtr = NodePointer<torch::autograd::Node>;
 
 // ---- one output --------------------------------------------------------------------------------
 
-/// Returns the layout of the linked view in the memory of `source` on this rank. An argument has
-/// strides of its own here; a received tensor has those to which the note refers.
-Layout here(const OutputLink& link, const at::Tensor& source) {
-  auto view = link.view;
-  if (link.source == OutputLink::Source::kArgument) {
-    const auto compact = compact_strides(source.sizes(), source.strides());
-    auto mapped =
-        compact ? map_view(view, source.sizes(), *compact, source.strides()) : std::nullopt;
-    SMP_REQUIRE_AS(UnsupportedError, mapped, "a remote module returned a view of tensor ",
-                   link.index,
-                   " of its arguments, whose elements lie on each other in memory; "
-                   "clone() it before the call");
-    view = std::move(*mapped);
+/// Writes `value` to `argument`: to each element of its expanded dimensions once, because LibTorch
+/// does not write to one element through several.
+void write_argument(at::Tensor argument, at::Tensor value) {
+  for (std::int64_t d = 0; d < argument.dim(); ++d) {
+    if (argument.stride(d) != 0 || argument.size(d) <= 1) continue;
+    argument = argument.narrow(d, 0, 1);
+    value = value.narrow(d, 0, 1);
   }
-  view.offset += source.storage_offset();
+  argument.copy_(value);
+}
+
+/// Returns the layout of the linked view in the memory of `source` on this rank. An argument has
+/// strides of its own here; a received tensor has those to which the note refers. Nothing if it is
+/// none here: there were fewer gaps, and so what is a view there is a copy here.
+std::optional<Layout> here(const OutputLink& link, const at::Tensor& source) {
+  auto view = std::optional(link.view);
+  if (link.source == OutputLink::Source::kArgument) {
+    view = map_view(link.view, source.sizes(), compact_strides(source.sizes(), source.strides()),
+                    source.strides());
+  }
+  if (view) view->offset += source.storage_offset();
   return view;
 }
 
-at::Tensor follow(const OutputLink& link, const at::Tensor& source) {
-  if (link.kind == OutputLink::Kind::kSame) return source;
-  const auto view = here(link, source);
+/// Returns a copy of an argument with the strides that it has at the owner.
+at::Tensor copy_as_there(const at::Tensor& argument) {
+  const auto& sizes = argument.sizes();
+  auto copy =
+      at::empty_strided(sizes, compact_strides(sizes, argument.strides()), argument.options());
+  write_argument(copy, argument);
+  return copy;
+}
+
+at::Tensor follow(const OutputLink& link, const at::Tensor& original) {
+  if (link.kind == OutputLink::Kind::kSame) return original;
+  const auto found = here(link, original);
+  const auto& view = found ? *found : link.view;
+  const auto source = found ? original : copy_as_there(original);
   const auto strided = [&](const at::Tensor& from) {
     return from.as_strided(view.sizes, view.strides, view.offset);
   };
@@ -118,10 +135,9 @@ class LinkFollower {
   void change_arguments(const char* path) {
     auto value = outputs_.end() - static_cast<std::ptrdiff_t>(told_.changes.size());
     for (const auto& [index, history] : told_.changes) {
-      auto argument = arguments_[index];
       require_own_memory(arguments_, index, path);
       const at::AutoGradMode mode(history);
-      argument.copy_(*value++);
+      write_argument(arguments_[index], *value++);
     }
   }
 

@@ -122,11 +122,9 @@ class FormTaker {
   void take_strided(std::size_t i) {
     const auto& tensor = tensors_[i];
     if (!tensor.has_storage()) return;
-    const auto compact = compact_strides(tensor.sizes(), tensor.strides());
-    if (!compact) return;  // elements overlap: it arrives contiguous
     auto out = begin(i, Form::kStrided);
     out.put(tensor.sizes());
-    out.put(*compact);
+    out.put(compact_strides(tensor.sizes(), tensor.strides()));
     const auto distinct = distinct_dimensions(tensor.sizes(), tensor.strides());
     replace(i, relaid(tensor, distinct.sizes, distinct.strides));
   }

@@ -18,7 +18,45 @@ c10::SmallVector<std::size_t, 5> inner_to_outer(at::IntArrayRef sizes, at::IntAr
   return order;
 }
 
-/// One or more dimensions that are adjacent in memory and so count as one row of elements.
+/// Dimensions whose elements lie on each other, mostly one dimension alone, as one row of elements.
+/// Blocks do not lie on each other: within the stride of one there is room for all inside.
+struct Block {
+  c10::SmallVector<std::size_t, 2> dimensions;
+  std::int64_t stride = 1;  // between neighbours
+  std::int64_t last = 0;    // number of the last element
+
+  std::int64_t length() const { return last + 1; }
+  /// Elements of memory from its first one to its last one.
+  std::int64_t reach() const { return last * stride; }
+  /// Takes in a block that lies inside of this one or on it.
+  void join(const Block& other) {
+    const auto common = std::gcd(stride, other.stride);
+    last = (reach() + other.reach()) / common;
+    stride = common;
+    dimensions.append(other.dimensions.begin(), other.dimensions.end());
+  }
+};
+using Blocks = c10::SmallVector<Block, 5>;
+
+/// Returns the blocks of a tensor, innermost first.
+Blocks blocks_of(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  Blocks blocks;
+  std::int64_t reach = 0;  // of all blocks together
+  for (const auto d : inner_to_outer(sizes, strides)) {
+    Block block{{d}, strides[d], sizes[d] - 1};
+    auto inside = reach;
+    reach += block.reach();
+    while (!blocks.empty() && block.stride <= inside) {
+      inside -= blocks.back().reach();
+      block.join(blocks.back());
+      blocks.pop_back();
+    }
+    blocks.push_back(std::move(block));
+  }
+  return blocks;
+}
+
+/// One or more blocks that are adjacent in memory and so count as one row of elements.
 struct Row {
   std::int64_t length;
   std::int64_t from;  // between neighbours, here and there
@@ -28,13 +66,15 @@ struct Row {
 
 c10::SmallVector<Row, 5> rows_of(at::IntArrayRef sizes, at::IntArrayRef from, at::IntArrayRef to) {
   c10::SmallVector<Row, 5> rows;
-  for (const auto d : inner_to_outer(sizes, from)) {
-    const bool adjacent = !rows.empty() && from[d] == rows.back().from * rows.back().length &&
-                          to[d] == rows.back().to * rows.back().length;
+  for (const auto& block : blocks_of(sizes, from)) {
+    const auto d = block.dimensions.front();
+    const Row row{block.length(), block.stride, to[d] / (from[d] / block.stride)};
+    const bool adjacent = !rows.empty() && row.from == rows.back().from * rows.back().length &&
+                          row.to == rows.back().to * rows.back().length;
     if (adjacent) {
-      rows.back().length *= sizes[d];
+      rows.back().length *= row.length;
     } else {
-      rows.push_back({sizes[d], from[d], to[d]});
+      rows.push_back(row);
     }
   }
   std::reverse(rows.begin(), rows.end());
@@ -58,17 +98,15 @@ std::optional<std::int64_t> map_distance(std::int64_t distance, std::int64_t tim
 
 }  // namespace
 
-std::optional<at::DimVector> compact_strides(at::IntArrayRef sizes, at::IntArrayRef strides) {
+at::DimVector compact_strides(at::IntArrayRef sizes, at::IntArrayRef strides) {
   at::DimVector compact(sizes.size(), 0);
-  std::int64_t span = 1;      // of the dimensions inside
   std::int64_t adjacent = 1;  // the stride that leaves no gap, there and here
   std::int64_t next = 1;
-  for (const auto d : inner_to_outer(sizes, strides)) {
-    if (strides[d] < span) return std::nullopt;
-    compact[d] = strides[d] == adjacent ? next : next + 1;
-    span += (sizes[d] - 1) * strides[d];
-    adjacent = strides[d] * sizes[d];
-    next = compact[d] * sizes[d];
+  for (const auto& block : blocks_of(sizes, strides)) {
+    const auto stride = block.stride == adjacent ? next : next + 1;
+    for (const auto d : block.dimensions) compact[d] = strides[d] / block.stride * stride;
+    adjacent = block.stride * block.length();
+    next = stride * block.length();
   }
   // Of one element: as in a contiguous tensor, which looks contiguous then.
   std::int64_t inner = 1;
@@ -88,12 +126,30 @@ std::int64_t span_of(at::IntArrayRef sizes, at::IntArrayRef strides) {
   return last + 1;
 }
 
+bool has_shared_elements(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] > 1 && strides[d] == 0) return true;
+  }
+  const auto blocks = blocks_of(sizes, strides);
+  return std::any_of(blocks.begin(), blocks.end(),
+                     [](const Block& block) { return block.dimensions.size() > 1; });
+}
+
+bool has_shared_elements_along(std::size_t d, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  if (sizes[d] <= 1 || strides[d] == 0) return sizes[d] > 1;
+  const auto blocks = blocks_of(sizes, strides);
+  return std::any_of(blocks.begin(), blocks.end(), [d](const Block& block) {
+    const auto& own = block.dimensions;
+    return own.size() > 1 && std::find(own.begin(), own.end(), d) != own.end();
+  });
+}
+
 Layout distinct_dimensions(at::IntArrayRef sizes, at::IntArrayRef strides) {
   Layout distinct;
-  const auto order = inner_to_outer(sizes, strides);
-  for (auto d = order.rbegin(); d != order.rend(); ++d) {
-    distinct.sizes.push_back(sizes[*d]);
-    distinct.strides.push_back(strides[*d]);
+  const auto blocks = blocks_of(sizes, strides);
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    distinct.sizes.push_back(block->length());
+    distinct.strides.push_back(block->stride);
   }
   return distinct;
 }

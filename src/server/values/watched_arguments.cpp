@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "server/values/tensor_layout.h"
 #include "server/values/tensor_memory.h"
 
 namespace smp::server {
@@ -60,7 +61,14 @@ std::vector<ChangedArgument> WatchedArguments::changes(const char* path) const {
         ", in a way that its caller on another rank would not see (its size, its memory, or "
         "whether it requires grad). Use an out-of-place operation, or place this module with its "
         "caller");
-    found.push_back({i, now.node != before.node});
+    const bool history = now.node != before.node;
+    SMP_REQUIRE_AS(UnsupportedError,
+                   !history || !has_shared_elements(tensor.sizes(), tensor.strides()), path,
+                   " changed tensor ", i, " of its arguments in place, shape ", tensor.sizes(),
+                   ", of which several elements are one in memory (expand(), unfold(), "
+                   "as_strided()), so its caller on another rank cannot give each its gradient. "
+                   "Pass clone() of it, or place this module with its caller");
+    found.push_back({i, history});
   }
   return found;
 }

@@ -132,6 +132,9 @@ TEST_F(RunLogOfTwoRanks, HoldsNumbersPlanConfigurationAndPictures) {
               AllOf(StartsWith("{\"step\":1,\"loss\":"), HasSubstr("{\"step\":3,\"loss\":"),
                     HasSubstr("\"rows\":4,\"step_seconds\":"), HasSubstr("\"bubble\":")));
   EXPECT_EQ(PartitionPlan::read(folders_[0] + "/plan.json").pp_size(), 2);
+  EXPECT_THAT(read("arguments.json"), HasSubstr("\"how\": \"along axis 0\""));
+  EXPECT_THAT(read("report.html"), AllOf(HasSubstr("Arguments of steps"), HasSubstr("Float [4, 4]"),
+                                         HasSubstr("axis 1 is as long")));
   const auto run = base::parse_json(read("run.json"), "run.json");
   EXPECT_EQ(run["configuration"]["microbatches"]["value"], 2);
   EXPECT_EQ(run["configuration"]["microbatches"]["origin"], "Config in code");

@@ -104,6 +104,18 @@ TEST(Aliases, ArgumentsMayBeStridedThemselves) {
   }
 }
 
+/// Without the gaps of the caller's tensor the columns are adjacent to the next row's.
+TEST(Aliases, WhatIsAViewOnlyWithoutGapsIsACopy) {
+  expect_as_alone(
+      {[](ElsewhereImpl&, Tensors in) { return Tensors{in[0].slice(1, 0, 3, 2).reshape({-1})}; },
+       [](Tensor h, Elsewhere& elsewhere) {
+         const auto wide = torch::cat({h, h * 2}, 1);
+         const auto y = elsewhere->forward({wide.narrow(1, 0, 3)})[0];
+         y.mul_(3);
+         return odd_sum(wide) + odd_sum(y);
+       }});
+}
+
 TEST(Aliases, OutputsThatAreOneTensorOrLieOnEachOther) {
   const std::vector<std::function<Tensors(const Tensor&)>> pairs{
       [](const Tensor& x) {

@@ -6,8 +6,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "api/far_model.h"
 #include "api/two_ranks.h"
@@ -163,6 +165,115 @@ TEST(StepArguments, WhatCannotBeSplitIsRefused) {
   });
 }
 
+// ---- lists -------------------------------------------------------------------------------------
+
+TEST(StepArguments, AListOfRowsIsSplitLikeThem) {
+  for (const int ranks : {1, 2}) {
+    on_ranks(
+        ranks,
+        [] {
+          FarModel own;
+          auto weigh = smp::step([&](Tensor x, std::vector<double> weights,
+                                     std::vector<std::string> names) {
+            EXPECT_EQ(weights.size(), names.size());
+            auto y = own.model(x).sum(1);
+            for (std::int64_t i = 0; i < x.size(0); ++i) {
+              y = y.index_put({torch::tensor(i)}, y[i] * weights.at(static_cast<std::size_t>(i)));
+            }
+            own.model.backward(y.sum());
+            return std::tuple(torch::tensor(weights), names);
+          });
+          const std::vector<double> weights{1, 2, 3, 4, 5};
+          const std::vector<std::string> names{"a", "b", "c", "d", "e"};
+          const auto [seen, named] = weigh(rows(5), weights, names);
+          EXPECT_TRUE(at::equal(seen.concat(), torch::tensor(weights)));
+          EXPECT_THAT(named.outputs(),
+                      ElementsAre(ElementsAre("a", "b", "c"), ElementsAre("d", "e")));
+        },
+        2);
+  }
+}
+
+/// Each image is a tensor of its own size, and a leaf outside of the step.
+TEST(StepArguments, ImagesOfSeveralSizesHaveTheirGradients) {
+  const auto image = [](int i) { return (rows(2 + i) + i).detach().requires_grad_(); };
+  const auto loss_of = [](auto& net, const Tensor& own, double weight) {
+    return net(own).pow(2).mean() * weight;
+  };
+  std::vector<Tensor> leaves, expected;
+  for (int i = 0; i < 5; ++i) leaves.push_back(image(i));
+  auto net = FarModel::make();
+  for (int i = 0; i < 5; ++i) (loss_of(net, leaves[i] * 2, i + 1) / 5).backward();
+  for (const auto& leaf : leaves) expected.push_back(leaf.grad());
+  for (const int ranks : {1, 2}) {
+    on_ranks(
+        ranks,
+        [&] {
+          FarModel own;
+          std::vector<Tensor> ours, images;
+          std::vector<double> weights;
+          for (int i = 0; i < 5; ++i) {
+            ours.push_back(image(i));
+            images.push_back(ours.back() * 2);
+            weights.push_back(i + 1);
+          }
+          StepOptions options;
+          options.split_entries = {0};
+          auto train = smp::step(
+              [&](std::vector<Tensor> some, std::vector<double> factors) {
+                auto loss = torch::zeros({}, torch::kDouble);
+                for (std::size_t i = 0; i < some.size(); ++i) {
+                  loss = loss + loss_of(own.model, some[i], factors.at(i));
+                }
+                loss = loss / static_cast<double>(some.size());
+                own.model.backward(loss);
+                return static_cast<int>(some.size());
+              },
+              options);
+          EXPECT_THAT(train(images, weights).outputs(), ElementsAre(2, 2, 1));
+          if (rank() != 0) return;
+          for (std::size_t i = 0; i < ours.size(); ++i) {
+            EXPECT_TRUE(at::allclose(ours[i].grad(), expected[i], 1e-12, 1e-14)) << i;
+          }
+        },
+        3);
+  }
+}
+
+TEST(StepArguments, AListThatMayBeMeantInTwoWaysIsRefusedOnEveryRank) {
+  on_ranks(2, [] {
+    auto look = smp::step([](Tensor, std::vector<Tensor>) {});
+    const std::vector<Tensor> list{rows(3), rows(3), rows(3)};
+    EXPECT_THAT(refused_step<UsageError>(0, [&] { look(rows(3), list); }),
+                AllOf(HasSubstr("argument 1 of the step is a list of 3 entries"),
+                      HasSubstr("split_entries = {1}")));
+    look(rows(3), std::vector<Tensor>{rows(3), rows(3)});
+    look(rows(3), list);  // the call before told
+  });
+}
+
+/// A mask of 4 rows by 4 and offsets look like rows: that is said, once.
+TEST(StepArguments, TheFirstStepSaysHowArgumentsAreSplit) {
+  testing::internal::CaptureStderr();
+  on_ranks(2, [] {
+    auto look = smp::step([](Tensor, Tensor, Tensor) {});
+    look(rows(4), torch::ones({4, 4}), torch::arange(4));
+    look(rows(4), torch::ones({4, 4}), torch::arange(4));
+    StepOptions options;
+    options.non_split = {1};
+    smp::step([](Tensor, Tensor) {}, options)(rows(4), torch::ones({4, 4}));
+  });
+  const auto said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said,
+              AllOf(HasSubstr("a step split its batch of 4 rows into 2 microbatches: argument "
+                              "0, Double [4, 3], along axis 0; argument 1, Float [4, 4], "
+                              "along axis 0 (axis 1 is as long"),
+                    HasSubstr("argument 2, Long [4], along axis 0 (if these are offsets"),
+                    HasSubstr("argument 1, Float [4, 4], whole (non_split)")));
+  const std::string three = "argument 2, Long";
+  EXPECT_EQ(said.find(three), said.rfind(three)) << said;
+}
+
 /// Of a class, not a struct: nobody knows what it holds.
 class Sealed {
  public:
@@ -173,7 +284,17 @@ class Sealed {
   Tensor x_;
 };
 
-/// What ranks say while they run `body` once on `argument`, in two microbatches.
+/// Returns the warnings among lines of the log.
+std::string warnings_in(const std::string& lines) {
+  std::istringstream all(lines);
+  std::string warnings;
+  for (std::string line; std::getline(all, line);) {
+    if (line.rfind("[smp W", 0) == 0) warnings += line + "\n";
+  }
+  return warnings;
+}
+
+/// What ranks warn of while they run `body` once on `argument`, in two microbatches.
 template <class Argument>
 std::string warnings_of(Argument&& argument, const StepOptions& options = {}) {
   testing::internal::CaptureStderr();
@@ -183,7 +304,7 @@ std::string warnings_of(Argument&& argument, const StepOptions& options = {}) {
     look(rows(4), argument);
     EXPECT_EQ(calls, rank() == 0 ? 2 : 0);
   });
-  return testing::internal::GetCapturedStderr();
+  return warnings_in(testing::internal::GetCapturedStderr());
 }
 
 TEST(StepArguments, AWarningSaysThatTheWholeOfAnUnknownClassIsPassed) {
@@ -208,7 +329,7 @@ TEST(StepArguments, AWarningSaysThatMicrobatchesAreTooFewForTheStages) {
       smp::step([&](Tensor x) { return own.model(x); }, options)(rows(batch));
     };
     on_ranks(7, run, /*microbatches=*/5);
-    return testing::internal::GetCapturedStderr();
+    return warnings_in(testing::internal::GetCapturedStderr());
   };
   EXPECT_EQ(warnings(7, 14, true), "");
   EXPECT_EQ(warnings(7, 3, true), "") << "the rest of the samples";
@@ -246,6 +367,20 @@ TEST(StepArguments, ExamplesOfADataLoaderAreSplit) {
 }
 
 // ---- changes in place --------------------------------------------------------------------------
+
+/// In one process the next microbatch would begin with what this one wrote.
+TEST(StepArguments, RowsThatOverlapAreNotChangedInPlace) {
+  on_ranks(2, [] {
+    const auto series = torch::arange(8, torch::kDouble);
+    auto change = smp::step([](Tensor x) { x.select(0, 0).add_(1); });
+    const auto refused = AllOf(HasSubstr("argument 0"), HasSubstr("in place"), HasSubstr("clone"));
+    EXPECT_THAT(refused_step<UsageError>(0, [&] { change(series.unfold(0, 4, 1)); }), refused);
+    EXPECT_THAT(refused_step<UsageError>(0, [&] { change(series.expand({2, 8})); }), refused);
+    change(series.unfold(0, 4, 4));
+    change(series.view({2, 4}).t());
+    change(series.view({2, 1, 4}).expand({2, 3, 4}).select(1, 0));
+  });
+}
 
 TEST(StepArguments, AWholeArgumentIsNotChangedInPlace) {
   on_ranks(2, [] {
