@@ -7,7 +7,7 @@
 #include <bit>
 #include <bitset>
 #include <cstddef>
-#include <memory>
+#include <map>
 #include <vector>
 
 namespace smp::base {
@@ -16,7 +16,8 @@ namespace {
 constexpr std::size_t kWords = at::MERSENNE_STATE_N;
 constexpr std::size_t kShift = at::MERSENNE_STATE_M;
 constexpr std::size_t kDegree = 19937;          // bits of state that matter
-constexpr std::uint64_t kStepAtMost = 1 << 16;  // blocks; beyond, a jump is faster
+constexpr std::uint64_t kStepAtMost = 1 << 14;  // blocks; beyond, a known jump is faster
+constexpr std::size_t kKnown = 64;              // powers that are kept, of 2.5 KB
 
 using Window = std::array<std::uint32_t, kWords>;
 
@@ -141,10 +142,18 @@ class Field {
   std::array<Words, 64> moduli_;  // the polynomial times x^shift
 };
 
+/// Returns x^steps. The tensors of a model have few sizes, so powers come again.
+const Words& power(std::uint64_t steps) {
+  static const Field field;
+  static thread_local std::map<std::uint64_t, Words> known;
+  if (const auto found = known.find(steps); found != known.end()) return found->second;
+  if (known.size() == kKnown) known.clear();
+  return known.emplace(steps, field.power(steps)).first->second;
+}
+
 /// Returns the window of the sequence that begins `steps` words after `window`.
 Window jump(const Window& window, std::uint64_t steps) {
-  static const Field field;
-  const auto polynomial = field.power(steps);
+  const auto& polynomial = power(steps);
   Sequence sum{Window{}};
   for (std::size_t i = kDegree; i-- > 0;) {
     sum.step();

@@ -2,6 +2,7 @@
 #include "deferred/delayed_tensors.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/variable.h>
@@ -33,7 +34,9 @@ struct KeysOfTensor : c10::TensorImpl {
 #if SMP_STORAGES_CAN_BE_WATCHED
 void forbid_pointer(const at::Storage& storage) {
   storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
-      no_values_yet("A data pointer"));
+      no_values_yet("A data pointer") +
+      ", or name the device where the tensor is made (torch::rand({3}, torch::kCPU)): it then has "
+      "its values at once");
 }
 #else
 void forbid_pointer(const at::Storage&) {}
@@ -41,11 +44,15 @@ void forbid_pointer(const at::Storage&) {}
 
 }  // namespace
 
-DelayedStorage* delayed_storage(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_meta() || !tensor.has_storage()) return nullptr;
-  auto& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+DelayedStorage* delayed_storage(const at::Storage& storage) {
+  auto& data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
   if (data.get_deleter() != &delete_delayed) return nullptr;
   return static_cast<DelayedStorage*>(data.get_context());
+}
+
+DelayedStorage* delayed_storage(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_meta() || !tensor.has_storage()) return nullptr;
+  return delayed_storage(tensor.storage());
 }
 
 void make_delayed(const at::Tensor& tensor, const ContentPtr& content,
@@ -53,7 +60,7 @@ void make_delayed(const at::Tensor& tensor, const ContentPtr& content,
   KeysOfTensor::add(*tensor.unsafeGetTensorImpl(), c10::DispatchKey::DeferredInit);
   if (delayed_storage(tensor) != nullptr) return;
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-      at::DataPtr(nullptr, new DelayedStorage{content, construction, {}}, &delete_delayed,
+      at::DataPtr(nullptr, new DelayedStorage{content, construction, {}, {}}, &delete_delayed,
                   at::Device(at::kMeta)));
   forbid_pointer(tensor.storage());
 }
@@ -121,6 +128,7 @@ void give_shape_only(const at::Tensor& tensor) {
 void Materialiser::announce(const std::string& path, const at::Tensor& tensor) {
   auto* storage = delayed_storage(tensor);
   if (storage == nullptr) return;
+  if (storage->path.empty()) storage->path = path;
   storage->construction->placed = true;
   storage->construction->device = device_;
   if (!storage->construction->by_path || !storage->content) return;
@@ -136,6 +144,13 @@ void Materialiser::announce(const std::string& path, const at::Tensor& tensor) {
 
 namespace {
 
+/// Values that were read stay what they are, whatever path their tensor is given.
+void keep_numbers(const ContentPtr& content) {
+  for (auto* operation : operations_of(content)) {
+    if (operation->random) operation->random->named = true;
+  }
+}
+
 at::Storage moved(at::Storage storage, c10::Device device) {
   if (device.is_cpu()) return storage;  // or where the recipe has it
   const at::NoGradGuard no_grad;
@@ -145,14 +160,23 @@ at::Storage moved(at::Storage storage, c10::Device device) {
 
 }  // namespace
 
+void Materialiser::compute(DelayedStorage& storage) {
+  if (storage.values) return;
+  if (!storage.construction->placed) keep_numbers(storage.content);
+  try {
+    storage.values = moved(Evaluation(cursor_).run(storage.content), storage.construction->device);
+  } catch (const UsageError& error) {
+    if (storage.path.empty()) throw;
+    throw UsageError(base::concat("'", storage.path, "': ", error.what()));
+  }
+  storage.content.reset();
+}
+
 void Materialiser::fill(const at::Tensor& tensor) {
   auto* storage = delayed_storage(tensor);
   if (storage == nullptr) return;
-  if (!storage->values) {
-    storage->values =
-        moved(Evaluation(cursor_).run(storage->content), storage->construction->device);
-    storage->content.reset();
-  }
+  compute(*storage);
+  const c10::InferenceMode mode(tensor.is_inference());
   module::replace_data(tensor, Geometry::of(tensor).on(storage->values));
 }
 
@@ -161,10 +185,15 @@ at::Tensor Materialiser::values_of(const at::Tensor& tensor) {
   SMP_ASSERT(storage != nullptr);
   const auto geometry = Geometry::of(tensor);
   if (storage->values) return geometry.on(storage->values);
-  for (auto* operation : operations_of(storage->content)) {
-    if (operation->random) operation->random->named = true;
-  }
+  keep_numbers(storage->content);
   return geometry.on(Evaluation(cursor_).run(storage->content));
+}
+
+at::Storage Materialiser::values_of(const at::Storage& storage) {
+  auto* delayed = delayed_storage(storage);
+  if (delayed == nullptr) return storage;
+  compute(*delayed);
+  return delayed->values;
 }
 
 }  // namespace smp::deferred

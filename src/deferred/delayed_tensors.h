@@ -27,6 +27,11 @@ struct Construction {
   /// values when it is used.
   bool placed = false;
   c10::Device device = c10::DeviceType::CPU;  ///< where values go from then on
+  bool open = true;                           ///< its scope lives
+  bool graph_of_shapes = false;               ///< an operator that autograd follows was put off
+  bool torn = false;  ///< a tensor of such a graph got its values in the middle of it
+  RandomStream stream;
+  DrawCounts counts;
 };
 
 /// The recipe of a delayed tensor. It lives in the storage, so views of one storage share it.
@@ -34,8 +39,11 @@ struct DelayedStorage {
   ContentPtr content;
   std::shared_ptr<Construction> construction;
   at::Storage values;  ///< once one of the views got them
+  std::string path;    ///< in the model, once it is announced
 };
 
+/// Returns the recipe of a storage, or nullptr if it is not a delayed one.
+DelayedStorage* delayed_storage(const at::Storage& storage);
 /// Returns the recipe of `tensor`, or nullptr if it has values or is a meta tensor of other origin.
 DelayedStorage* delayed_storage(const at::Tensor& tensor);
 
@@ -89,8 +97,12 @@ class Materialiser {
   /// Returns the values alone; `tensor` stays delayed, and will get the same ones, whatever path it
   /// is given.
   at::Tensor values_of(const at::Tensor& tensor);
+  /// Gives the views of a delayed storage their values, and returns them; others as they are.
+  at::Storage values_of(const at::Storage& storage);
 
  private:
+  void compute(DelayedStorage& storage);
+
   RandomCursor cursor_;
   c10::Device device_;
 };

@@ -3,55 +3,19 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "base/random.h"
+#include "deferred/example.h"
 #include "deferred/operator_hook.h"
 
 namespace smp::deferred {
 namespace {
 
 using c10::DispatchKey;
-
-at::Tensor real_zeros(const at::Tensor& tensor) {
-  if (!tensor.is_meta()) return tensor;
-  return at::zeros({}, tensor.options().device(at::kCPU)).expand(tensor.sizes());
-}
-
-/// Runs `op` with a generator of its own, so that nothing is drawn from the program's.
-void call_drawing_nothing(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-  const base::RandomScope scope(0);
-  for (auto& value : stack) {
-    if (value.isGenerator()) value = base::default_generator();
-  }
-  op.callBoxed(&stack);
-}
-
-/// Runs `op` on zeros, with fresh tensors in the place of those that it writes ("out" arguments),
-/// and gives the written ones the shape they got.
-void run_by_example(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-  std::vector<std::pair<at::Tensor, at::Tensor>> written;
-  const auto first = first_argument(op, stack);
-  map_arguments(op, stack, [&](const at::Tensor& tensor, bool writes) {
-    if (!writes) return real_zeros(tensor);
-    written.emplace_back(tensor, at::empty({0}, tensor.options().device(at::kCPU)));
-    return written.back().second;
-  });
-  call_drawing_nothing(op, stack);
-  map_results(stack, first, [&](const at::Tensor& tensor, bool) {
-    for (const auto& [given, real] : written) {
-      if (tensor.is_same(real))
-        return given.sizes() == real.sizes() ? given : given.resize_(real.sizes());
-    }
-    return shape_of(tensor);
-  });
-}
 
 bool works_in_place(const c10::OperatorHandle& op) { return op.schema().name().back() == '_'; }
 

@@ -3,7 +3,10 @@
 
 #include <torch/library.h>
 
+#include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
 namespace smp::deferred {
 namespace {
@@ -21,21 +24,52 @@ at::Tensor map_one(const at::Tensor& tensor, bool written, const TensorMap& map)
   return tensor.defined() ? map(tensor, written) : tensor;
 }
 
+/// Puts `mapped` in the place of a list, unless nothing in it changed: who called may hold the list.
+template <class Element, class Map>
+void map_list(c10::IValue& value, const std::vector<Element>& elements, const Map& map) {
+  c10::List<Element> mapped;
+  bool changed = false;
+  for (const auto& element : elements) {
+    mapped.push_back(map(element, changed));
+  }
+  if (changed) value = std::move(mapped);
+}
+
 void map_value(c10::IValue& value, bool written, const TensorMap& map) {
+  const auto map_noting = [&](const at::Tensor& tensor, bool& changed) {
+    auto mapped = map_one(tensor, written, map);
+    changed = changed || !mapped.is_same(tensor);
+    return mapped;
+  };
   if (value.isTensor()) {
     value = map_one(value.toTensor(), written, map);
   } else if (value.isTensorList()) {
-    c10::List<at::Tensor> mapped;
-    for (const auto& tensor : value.toTensorVector()) {
-      mapped.push_back(map_one(tensor, written, map));
-    }
-    value = std::move(mapped);
+    map_list(value, value.toTensorVector(), map_noting);
   } else if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> mapped;
-    for (const auto& tensor : value.toOptionalTensorVector()) {
-      mapped.push_back(tensor ? std::optional(map_one(*tensor, written, map)) : std::nullopt);
-    }
-    value = std::move(mapped);
+    map_list(value, value.toOptionalTensorVector(),
+             [&](const std::optional<at::Tensor>& tensor, bool& changed) {
+               return tensor ? std::optional(map_noting(*tensor, changed)) : std::nullopt;
+             });
+  }
+}
+
+/// True for numbers, text, and lists of them.
+bool is_plain(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::ComplexType:
+    case c10::TypeKind::NumberType:
+    case c10::TypeKind::SymBoolType:
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::SymFloatType:
+    case c10::TypeKind::StringType:
+      return true;
+    case c10::TypeKind::ListType:
+      return is_plain(*type.containedType(0));
+    default:
+      return false;
   }
 }
 
@@ -66,6 +100,16 @@ void map_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, cons
   }
 }
 
+void visit_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                     const std::function<void(const at::Tensor&)>& visit) {
+  for (auto i = first_argument(op, stack); i < stack.size(); ++i) {
+    stack[i].visit([&](const c10::IValue& value) {
+      if (value.isTensor() && value.toTensor().defined()) visit(value.toTensor());
+      return false;  // go on, deeper
+    });
+  }
+}
+
 void map_results(torch::jit::Stack& stack, std::size_t first, const TensorMap& map) {
   for (std::size_t i = first; i < stack.size(); ++i) map_value(stack[i], false, map);
 }
@@ -74,6 +118,17 @@ c10::IValue* device_argument(const c10::OperatorHandle& op, torch::jit::Stack& s
   const auto index = op.schema().argumentIndexWithName("device");
   if (!index) return nullptr;
   return &stack[first_argument(op, stack) + static_cast<std::size_t>(*index)];
+}
+
+bool is_of_libtorch(const c10::OperatorHandle& op) {
+  return op.schema().name().rfind("aten::", 0) == 0;
+}
+
+bool asks(const c10::OperatorHandle& op) {
+  const auto& returns = op.schema().returns();
+  return !returns.empty() && std::all_of(returns.begin(), returns.end(), [](const auto& result) {
+    return is_plain(*result.type());
+  });
 }
 
 bool is_factory(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {

@@ -48,11 +48,20 @@ std::size_t first_argument(const c10::OperatorHandle& op, const torch::jit::Stac
 using TensorMap = std::function<at::Tensor(const at::Tensor&, bool)>;
 /// Replaces each defined tensor among the arguments of `op`, in lists too, by what `map` returns.
 void map_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, const TensorMap& map);
-/// Does the same for results, which are all of `stack[first...]`; none of them counts as written.
+/// Calls `visit` with each defined tensor among the arguments of `op`, however deep it lies in lists,
+/// dictionaries and tuples.
+void visit_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                     const std::function<void(const at::Tensor&)>& visit);
+/// Does the same as map_arguments for results, which are all of `stack[first...]`; none of them counts as written.
 void map_results(torch::jit::Stack& stack, std::size_t first, const TensorMap& map);
 
 /// True if `op` makes tensors from nothing: its schema has a device, and no tensor is given.
 bool is_factory(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+
+/// True if `op` is one of LibTorch's own (aten).
+bool is_of_libtorch(const c10::OperatorHandle& op);
+/// True if `op` has results, and none of them is a tensor or may hold one: it asks for something.
+bool asks(const c10::OperatorHandle& op);
 
 /// Returns the argument `device` of `op` in `stack`, or nullptr if it has none.
 c10::IValue* device_argument(const c10::OperatorHandle& op, torch::jit::Stack& stack);

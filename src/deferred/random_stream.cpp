@@ -3,10 +3,15 @@
 
 #include <ATen/ops/empty.h>
 
+#include <mutex>
+
 #include "base/random_jump.h"
 
 namespace smp::deferred {
 namespace {
+
+/// A start is 2.5 KB, and to find a position behind it takes 1 ns a number.
+constexpr std::uint64_t kNumbersOfAStart = 1 << 20;
 
 at::CPUGeneratorImpl& impl(const at::Generator& generator) {
   return *static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
@@ -24,16 +29,6 @@ void copy_state(const at::Generator& from, const at::Generator& to) {
   impl(to).set_engine(impl(from).engine());
   impl(to).set_next_float_normal_sample(impl(from).next_float_normal_sample());
   impl(to).set_next_double_normal_sample(impl(from).next_double_normal_sample());
-}
-
-/// Puts the generator into another state, which no seed gives.
-void mark(const at::Generator& generator) {
-  constexpr std::uint32_t kMark = 0x9e3779b9;
-  auto data = impl(generator).engine().data();
-  for (auto& number : data.state_) number ^= kMark;
-  auto engine = impl(generator).engine();
-  engine.set_data(data);
-  impl(generator).set_engine(engine);
 }
 
 void skip(const at::Generator& generator, std::uint64_t count) {
@@ -90,32 +85,30 @@ std::optional<std::uint64_t> DrawCounts::of(const c10::OperatorHandle& op,
   return size / 16 * rule.row + rule.tail[size % 16];
 }
 
-RandomStream::RandomStream(at::Generator generator) : generator_(std::move(generator)) { begin(); }
-
-bool RandomStream::follows(const at::Generator& generator) const { return generator_ == generator; }
-
-bool RandomStream::was_changed() const { return !same_state(generator_, mark_); }
-
-RandomPosition RandomStream::position() {
-  if (was_changed()) begin();
+RandomPosition RandomStream::position(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  const bool goes_on = generator_.defined() && generator == generator_ &&
+                       same_state(generator, left_) && drawn_ < kNumbersOfAStart;
+  generator_ = std::move(generator);
+  if (!goes_on) {
+    start_ = generator_.clone();
+    left_ = start_.clone();
+    drawn_ = 0;
+  }
   return {start_, drawn_};
 }
 
-void RandomStream::begin() {
-  go_on_from(generator_);
-  mark(generator_);
-  mark_ = generator_.clone();
+void RandomStream::skip(std::uint64_t count) {
+  const std::lock_guard lock(generator_.mutex());
+  deferred::skip(generator_, count);
+  copy_state(generator_, left_);
+  drawn_ += count;
 }
 
-void RandomStream::go_on_from(const at::Generator& generator) {
-  start_ = generator.clone();
-  drawn_ = 0;
-}
-
-void RandomStream::settle() && {
-  if (was_changed()) return;
-  copy_state(start_, generator_);
-  deferred::skip(generator_, drawn_);
+void RandomStream::follow(const at::Generator& drawn) {
+  const std::lock_guard lock(generator_.mutex());
+  copy_state(drawn, generator_);
+  drawn_ = kNumbersOfAStart;  // how many they were is not known
 }
 
 const at::Generator& RandomCursor::at(const RandomPosition& position,

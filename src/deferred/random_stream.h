@@ -42,30 +42,22 @@ class DrawCounts {
   std::map<std::pair<bool, at::ScalarType>, Rule> rules_;
 };
 
-/// Follows a CPU generator through a program whose draws are put off. Until settle() the generator
-/// holds a marked state that no seed gives, so that a new seed by the program is noticed, whatever
-/// it is; the stream is then followed from there.
+/// Follows CPU generators through a program whose draws are put off. A generator is always where it
+/// would be had the numbers been drawn, so that whatever looks at it, seeds it, copies it or draws
+/// from it otherwise, on any thread, finds what it would have found.
 class RandomStream {
  public:
-  explicit RandomStream(at::Generator generator);
-
-  bool follows(const at::Generator& generator) const;
-  /// Returns the position of the next number.
-  RandomPosition position();
-  void skip(std::uint64_t count) { drawn_ += count; }
-  /// Continues the stream from the state of `generator`, which is copied.
-  void go_on_from(const at::Generator& generator);
-  /// Lets the generator catch up with the draws, unless the program seeded it anew, and follows it
-  /// no more.
-  void settle() &&;
+  /// Returns the position of the next number of `generator`. Neighbouring ones share a start.
+  RandomPosition position(at::Generator generator);
+  /// Moves the generator of the last position on by `count` numbers, as if they had been drawn.
+  void skip(std::uint64_t count);
+  /// Gives the generator of the last position the state of `drawn`, by which somebody drew for it.
+  void follow(const at::Generator& drawn);
 
  private:
-  void begin();
-  bool was_changed() const;
-
-  at::Generator generator_;
-  at::Generator mark_;   // its state as long as nobody changes it
-  at::Generator start_;  // of the stream
+  at::Generator generator_;  // whom the last position was asked of
+  at::Generator left_;       // how it was left
+  at::Generator start_;
   std::uint64_t drawn_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
@@ -14,12 +15,13 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "deferred/operator_hook.h"
+#include "deferred/recordable.h"
 
 namespace smp::deferred {
 namespace {
 
 /// Keeps the operators of a replay from being recorded, building a graph, or following the caller's
-/// autocast.
+/// autocast or inference mode.
 class PlainModes {
  public:
   PlainModes()
@@ -27,6 +29,7 @@ class PlainModes {
   }
 
  private:
+  c10::InferenceMode no_inference_{false};
   at::NoGradGuard no_grad_;
   c10::impl::ExcludeDispatchKeyGuard keys_;
 };
@@ -63,8 +66,12 @@ at::Storage copy_of(const at::Storage& storage) {
 }
 
 /// Returns the storage of a returned tensor, laid out as the recipe expects it.
-at::Storage conforming(const at::Tensor& tensor, const Result& result) {
+at::Storage conforming(const Operation& operation, const at::Tensor& tensor,
+                       const Result& result) {
   const auto& wanted = result.geometry;
+  SMP_ASSERT(tensor.sizes() == at::IntArrayRef(wanted.sizes) && tensor.scalar_type() == wanted.type,
+             operation.op.schema().name(), " gave ", tensor.sizes(), " of ", tensor.scalar_type(),
+             " where its shapes alone gave ", at::IntArrayRef(wanted.sizes), " of ", wanted.type);
   if (tensor.strides() == at::IntArrayRef(wanted.strides) &&
       tensor.storage_offset() == wanted.offset && tensor.storage().nbytes() >= result.bytes) {
     return tensor.storage();
@@ -147,7 +154,7 @@ torch::jit::Stack arguments_with(const Operation& operation,
   return arguments;
 }
 
-void call(const Operation& operation, torch::jit::Stack& stack, RandomCursor& cursor) {
+void call_drawing(const Operation& operation, torch::jit::Stack& stack, RandomCursor& cursor) {
   if (!operation.random) {
     operation.op.callBoxed(&stack);
   } else if (const auto& random = *operation.random; random.position) {
@@ -163,11 +170,38 @@ void call(const Operation& operation, torch::jit::Stack& stack, RandomCursor& cu
   }
 }
 
+/// Lets autograd follow as it did, where it did: some operators compute otherwise then.
+bool follow_gradients(const Operation& operation, const std::vector<at::Tensor>& tensors) {
+  bool any = false;
+  for (const auto& operand : operation.operands) {
+    if (operand.written) return false;
+    any = any || operand.requires_grad;
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].set_requires_grad(operation.operands[i].requires_grad);
+  }
+  return any;
+}
+
+void call(const Operation& operation, const std::vector<at::Tensor>& operands,
+          torch::jit::Stack& stack, RandomCursor& cursor) {
+  const DefaultType type(operation.default_type);
+  const at::AutoGradMode gradients(follow_gradients(operation, operands));
+  try {
+    call_drawing(operation, stack, cursor);
+  } catch (const c10::Error& error) {
+    throw UsageError(base::concat(
+        operation.op.schema().name(),
+        " was put off by smp::delay_param_initialization, and failed on its values when they were "
+        "computed: ",
+        error.what_without_backtrace(), ". Build this module outside of that scope"));
+  }
+}
+
 void execute(const Operation& operation, Workspace& workspace, RandomCursor& cursor) {
   const auto operands = take_operands(operation, workspace);
   auto stack = arguments_with(operation, operands);
-  const DefaultType type(operation.default_type);
-  call(operation, stack, cursor);
+  call(operation, operands, stack, cursor);
   std::vector<at::Tensor> returned;
   map_results(stack, 0, [&](const at::Tensor& tensor, bool) {
     returned.push_back(tensor);
@@ -177,7 +211,7 @@ void execute(const Operation& operation, Workspace& workspace, RandomCursor& cur
     const auto& result = operation.results[i];
     workspace.put(operation, i,
                   result.of_operand ? operands[result.index].storage()
-                                    : conforming(returned[result.index], result));
+                                    : conforming(operation, returned[result.index], result));
   }
 }
 
@@ -254,9 +288,21 @@ at::Storage Evaluation::run(const ContentPtr& content) {
 }
 
 void Evaluation::run_for_its_draws(const std::shared_ptr<Operation>& operation) {
+  auto alone = operation;
+  if (!operation->operands.empty() && ignores_first_values(operation->op)) {
+    // Nor does what was there before decide how many are drawn.
+    alone = std::make_shared<Operation>(operation->op);
+    alone->arguments = operation->arguments;
+    alone->operands = operation->operands;
+    alone->random = operation->random;
+    alone->default_type = operation->default_type;
+    alone->depth = operation->depth;
+    auto& first = alone->operands[0].content;
+    first = std::make_shared<Content>(Content{first->bytes, nullptr, 0});
+  }
   Workspace workspace;
   Collector collector;
-  collector.visit(operation.get());
+  collector.visit(alone.get());
   execute_all(std::move(collector).collect(), workspace, cursor_);
 }
 

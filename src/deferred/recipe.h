@@ -47,6 +47,7 @@ struct Operand {
   ContentPtr content;
   Geometry geometry;
   bool written = false;
+  bool requires_grad = false;  ///< while autograd follows: kernels depend on it
 };
 
 /// A storage that an operator leaves behind: that of an operand it wrote, or of a tensor it
@@ -92,8 +93,9 @@ class Evaluation {
  public:
   explicit Evaluation(RandomCursor& cursor) : cursor_(cursor) {}
 
+  /// @throws UsageError  an operator failed on the values that it got
   at::Storage run(const ContentPtr& content);
-  /// Runs `operation` alone, after the operations it needs, and drops its results.
+  /// Runs `operation` alone, after the operations it needs for its draws, and drops its results.
   void run_for_its_draws(const std::shared_ptr<Operation>& operation);
 
  private:

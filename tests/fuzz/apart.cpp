@@ -31,7 +31,7 @@ struct Head {
 /// One child process, and what it says.
 class Child {
  public:
-  Child(int first, int count, const std::function<Program(int)>& program) {
+  Child(int first, int count, const std::function<Result(int)>& judged) {
     int ends[2];
     errors_ = std::tmpfile();
     if (errors_ == nullptr || pipe(ends) != 0) throw std::runtime_error("no pipe for a child");
@@ -41,7 +41,7 @@ class Child {
     if (pid_ == 0) {
       close(ends[0]);
       dup2(fileno(errors_), STDERR_FILENO);
-      for (int i = first; i < first + count; ++i) tell(ends[1], judge(program(i)));
+      for (int i = first; i < first + count; ++i) tell(ends[1], judged(i));
       _exit(0);
     }
     close(ends[1]);
@@ -120,11 +120,11 @@ class Child {
 
 }  // namespace
 
-void judge_apart(int count, const std::function<Program(int)>& program,
+void judge_apart(int count, const std::function<Result(int)>& judged,
                  const std::function<bool(int, const Result&)>& note, double seconds) {
   for (int at = 0; at < count;) {
     const int end = std::min(count, at + kPrograms);
-    Child child(at, end - at, program);
+    Child child(at, end - at, judged);
     for (bool alive = true; alive && at < end; ++at) {
       Result result;
       alive = child.next(result, seconds);

@@ -9,10 +9,10 @@
 
 namespace smp::fuzz {
 
-/// Judges program(0) ... program(count - 1), in order, and calls `note` with each result; it
+/// Judges programs 0 ... count - 1 by `judged`, in order, and calls `note` with each result; it
 /// returns whether to go on. A child process judges up to 50 programs; one that takes over
 /// `seconds` is ended, and the program hung.
-void judge_apart(int count, const std::function<Program(int)>& program,
+void judge_apart(int count, const std::function<Result(int)>& judged,
                  const std::function<bool(int, const Result&)>& note, double seconds = 30);
 
 /// A smaller program with the same verdict, or `program` itself. @param seconds  to spend at most

@@ -108,7 +108,7 @@ void report(const Program& program, const Result& result, bool shrinks) {
   Result now = result;
   if (shrinks) {
     judge_apart(
-        1, [&](int) { return small; }, [&](int, const Result& own) { return now = own, true; });
+        1, [&](int) { return judge(small); }, [&](int, const Result& own) { return now = own, true; });
   }
   ADD_FAILURE() << name_of(now.verdict) << " (seed " << program.seed << "): " << now.text << "\n"
                 << (shrinks ? pseudo_code(small) : "") << "again: " << command(program.seed);
@@ -125,7 +125,8 @@ TEST(Fuzz, RandomProgramsEqualOneProcessOrAreRefused) {
   const auto shrinks = number("SMP_FUZZ_SHRINK", kShrunk);
   const auto most = number("SMP_FUZZ_STOP", programs);
   std::uint64_t failures = 0;
-  judge_apart(static_cast<int>(programs), program, [&](int i, const Result& result) {
+  const auto judged = [&](int i) { return judge(program(i)); };
+  judge_apart(static_cast<int>(programs), judged, [&](int i, const Result& result) {
     const auto made = program(i);
     tally.note(made, result);
     if (shows) {

@@ -5,30 +5,10 @@
 
 #include "api/optimizer/user_steps.h"
 #include "fuzz/program.h"
+#include "support/dice.h"
 
 namespace smp::fuzz {
 namespace {
-
-/// The same numbers on every machine, which distributions of the standard library do not promise.
-class Dice {
- public:
-  explicit Dice(std::uint64_t seed)
-      : state_(seed * 0x9e3779b97f4a7c15ull + 0x632be59bd9b4e019ull) {}
-  std::uint64_t next() {
-    state_ += 0x9e3779b97f4a7c15ull;
-    std::uint64_t z = state_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-  }
-  int below(int end) { return static_cast<int>(next() % static_cast<std::uint64_t>(end)); }
-  int between(int first, int last) { return first + below(last - first + 1); }
-  bool chance(double probability) { return below(1'000'000) < probability * 1e6; }
-  double number(double from, double to) { return from + (to - from) * below(1001) / 1000.0; }
-
- private:
-  std::uint64_t state_;
-};
 
 /// How often a program has an operation at all, and its weight among those it has.
 struct Rule {
@@ -88,6 +68,7 @@ class Generator {
     optimizer();
     additions();
     program_.body.row_lists = draw("lists of rows", .3);
+    program_.delayed = draw("delayed initialisation", .25);
     return std::move(program_);
   }
 

@@ -65,7 +65,8 @@ class Printer {
          << (p.joins    ? " with a group that joins"
              : p.groups ? " with two groups"
                         : "")
-         << (p.reloads ? ", reloaded" : "") << "\n";
+         << (p.reloads ? ", reloaded" : "")
+         << (p.delayed ? ", initialised late" : "") << "\n";
   }
 
   std::string name(int number) const {
@@ -305,6 +306,7 @@ std::set<std::string> features(const Program& program) {
   note(program.groups, "two groups");
   note(program.joins, "a group joins");
   note(program.reloads, "reloads");
+  note(program.delayed, "delayed initialisation");
   note(body.models == 2, "two models");
   note(body.second_from > 0, "second model later");
   note(body.backwards > 1, "several backwards");

@@ -117,6 +117,7 @@ struct Program {
   bool evaluates = false;                ///< a step of evaluation comes first
   bool static_mode = false;              ///< steps are replayed, once enough are recorded
   bool fast_mode = false;                ///< with static_mode only
+  bool delayed = false;                  ///< models are built under delay_param_initialization
   double mean_delay = 1e-6;              ///< of a message, in simulated seconds
   int steps_by_itself = -1;  ///< a user_steps::Way of an own optimizer; -1: SGD with momentum
   bool groups = false;       ///< the optimizer has two groups of parameters

@@ -282,7 +282,10 @@ class Rank {
 
   void build() {
     for (int i = 0; i < program_.body.models; ++i) {
+      std::optional<delay_param_initialization> delay;
+      if (program_.delayed) delay.emplace();
       models_.push_back(std::make_unique<Model>(program_, true, model_seed(program_, i)));
+      delay.reset();
       wrapped_.push_back(std::make_unique<Distributed>(models_.back()->root()));
       for (const auto& module : program_.modules) {
         if (module.pin >= 0) wrapped_.back()->set_partition(module.path, module.pin);

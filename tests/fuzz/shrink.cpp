@@ -90,6 +90,7 @@ void change_settings(std::vector<Change>& changes) {
   changes.push_back(setting(&Program::steps, 1));
   changes.push_back(setting(&Program::evaluates, false));
   changes.push_back(setting(&Program::fast_mode, false));
+  changes.push_back(setting(&Program::delayed, false));
   changes.push_back([](Program& program) {
     const bool on = program.static_mode;
     program.static_mode = program.fast_mode = false;
@@ -193,7 +194,7 @@ Program shrink(const Program& program, Verdict verdict, double seconds) {
       if (!changes[i](candidate)) continue;
       Result result;
       judge_apart(
-          1, [&](int) { return candidate; },
+          1, [&](int) { return judge(candidate); },
           [&](int, const Result& own) { return result = own, true; }, 10);
       if (result.verdict != verdict) continue;
       best = std::move(candidate);
