@@ -15,9 +15,11 @@ namespace smp {
 /// Every stage of a pipeline may call it with the result of state_dict() or optimizer_state_dict():
 /// stages whose dict is empty write nothing. The file appears under its name only when it is
 /// complete on disk. A tensor with several names is written once; load_safetensors() restores all
-/// of its names, other programs see the first.
+/// of its names, other programs see the first. Equal dicts make equal bytes.
 /// @throws ResourceError     the disk is full or the folder not writable; an old file stays.
 /// @throws UnsupportedError  a dtype that the format does not have.
+/// @throws UsageError        a name or the metadata is no UTF-8 text; metadata under the names
+///                           "smp.xxh64" or "smp.aliases", which this library writes itself.
 SMP_API void save_safetensors(const StateDict& dict, const std::string& path);
 
 /// Writes the whole model to a safetensors file, one tensor at a time, from the ranks that own its
@@ -30,13 +32,21 @@ SMP_API void save_safetensors(const StateDict& dict, const std::string& path);
 SMP_API void save_safetensors(const DistributedModelBase& model, const std::string& path,
                               const std::map<std::string, std::string>& metadata = {});
 
-/// Reads all tensors of a safetensors file from any program, on this rank alone. The structure of
-/// the file is checked, and the values too if this library wrote it.
-/// @throws UsageError  the file is not readable, no safetensors file, incomplete or damaged.
-SMP_API StateDict load_safetensors(const std::string& path);
+/// Reads all tensors of safetensors files from any program, on this rank alone. The structure of
+/// the files is checked, and the values too if this library wrote them.
+/// @param path    a file; an index of several files (model.safetensors.index.json); or a folder
+///                with a model.safetensors or such an index
+/// @param strict  tensors that cannot be read are an error; else they are left out, with a warning
+/// @throws UsageError        a file is not readable, no safetensors file, incomplete or damaged; an
+///                           index and its files disagree, or the two models of a folder.
+/// @throws UnsupportedError  naming tensors of a type that LibTorch does not have, and parts of
+///                           tensors, as torch's distributed checkpoint writes.
+SMP_API StateDict load_safetensors(const std::string& path, bool strict = true);
 
-/// Loads a safetensors file into a model as DistributedModelBase::load_state_dict does, one tensor
-/// at a time. All ranks call it, between steps; in each replica only pp_rank 0 reads the file.
+/// Loads safetensors files, as above, into a model as DistributedModelBase::load_state_dict does,
+/// one tensor at a time. In each replica only pp_rank 0 reads them; with delayed initialisation once
+/// more when the model is placed, so they must stay until then as they are. All ranks call it,
+/// between steps.
 SMP_API LoadResult load_safetensors(DistributedModelBase& model, const std::string& path,
                                     bool strict = true);
 

@@ -118,10 +118,13 @@ class SMP_API DistributedModelBase {
   /// Returns the parameters and buffers that this rank owns; not copies.
   StateDict local_state_dict() const;
   /// Loads values as smp::load_state_dict() does; each rank takes what it owns. `dict` is given by
-  /// all ranks, or by some and empty on the others, or each gives a part. A rank gets what it does
-  /// not have itself from the first rank that does. All ranks call it, outside of steps, before
-  /// placement or after. With delayed initialisation values are put in when the model is placed.
-  /// @throws UsageError  on every rank, as smp::load_state_dict(); ranks give different values.
+  /// all ranks, or by some and empty on the others, or each gives a part. All ranks call it, outside
+  /// of steps, before placement or after; everything is checked on all of them before any value
+  /// changes. Values are those of now, whatever becomes of `dict`. With delayed initialisation they
+  /// count in the order of the program too, and travel when the model is placed; until then each is
+  /// kept by one of the ranks that gave it.
+  /// @throws UsageError  on every rank, as smp::load_state_dict(); ranks give different values,
+  ///                     under one name or under the names of one tensor.
   LoadResult load_state_dict(const StateDict& dict, bool strict = true);
 
   /// Places `module_path` and everything below it on stage `pp_rank`, unless placed more
@@ -168,9 +171,11 @@ class SMP_API DistributedModelBase {
   friend void prepare_models(const SessionParts& session, const ComingStep& step);
   friend void refuse_written_weights(const SessionParts& session, int microbatch);
   friend void take_buffers_of_first(const SessionParts& session);
+  friend void before_values(DistributedModelBase& model, std::function<void()> bring);
   friend const std::string& simulation_of(const DistributedModelBase& model);
   friend void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio);
   void require_placed() const;
+  static void bring_values(const SessionState& session, const DistributedModelBase& placed);
   static void place(const SessionParts& session, const std::vector<DistributedModelBase*>& models,
                     const StepPreview* preview, bool may_wait);
   void carry_out(const SessionParts& session, PlannedModel&& planned);

@@ -50,6 +50,15 @@ class SMP_API StateDict {
   std::unordered_map<std::string, std::size_t> places_;
 };
 
+/// Returns `dict` with `prefix`, such as "module.", taken from the names that begin with it.
+/// Tensors are shared, metadata is copied. @throws UsageError  two tensors would have one name.
+SMP_API StateDict without_prefix(const StateDict& dict, const std::string& prefix);
+/// Returns `dict` with `prefix` before each name; else as without_prefix().
+SMP_API StateDict with_prefix(const StateDict& dict, const std::string& prefix);
+/// Returns `dict` with each `part` between the dots of names taken away, such as the "_orig_mod" of
+/// compiled modules in "layers.0._orig_mod.weight"; else as without_prefix().
+SMP_API StateDict without_part(const StateDict& dict, const std::string& part);
+
 /// The differences that load_state_dict() found: names of the model that the dict does not have,
 /// and names of the dict that the model does not have.
 struct LoadResult {
@@ -68,13 +77,16 @@ inline constexpr int kAllPpRanks = -1;
 SMP_API StateDict state_dict(const torch::nn::Module& module);
 
 /// Copies the values of `dict` into `module`, as PyTorch does; dtypes are converted. For a tensor
-/// with several names one of them is enough. Nothing is changed if something is refused.
+/// with several names one of them is enough. An expanded tensor, elements of which share memory,
+/// takes values that repeat likewise. Nothing is changed if something is refused.
 /// @param module  gets the values
 /// @param dict    has them, by name
 /// @param strict  names that only one of both has are an error, and so are different values for the
-///                names of one tensor; else the last counts.
+///                names of one tensor (a NaN equals every other); else the last counts.
 /// @throws UsageError  listing all missing and unexpected names, shapes that differ, and dtypes
-///                     that cannot be converted; tensors without values on this rank, as above.
+///                     that cannot be converted, with the call that mends names where a prefix is
+///                     all that differs; tensors that cannot be written; values that an expanded
+///                     tensor cannot hold; tensors without values on this rank, as above.
 SMP_API LoadResult load_state_dict(torch::nn::Module& module, const StateDict& dict,
                                    bool strict = true);
 

@@ -2,6 +2,7 @@
 #include "gpt_weights.h"
 
 #include <array>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,6 +26,16 @@ bool is_mask(std::string_view name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
+/// The values in the file decide whether it is tied, not the configuration.
+void require_tied(const smp::StateDict& published) {
+  for (const char* table : {"transformer.wte.weight", "wte.weight"}) {
+    if (!published.contains(table)) continue;
+    if (torch::equal(published.at("lm_head.weight"), published.at(table))) continue;
+    throw std::invalid_argument(std::string("the checkpoint has one matrix as ") + table +
+                                " and another one as lm_head.weight, which a tied model has once");
+  }
+}
+
 }  // namespace
 
 smp::StateDict from_public_gpt2(const smp::StateDict& published, const GptConfig& config) {
@@ -32,7 +43,11 @@ smp::StateDict from_public_gpt2(const smp::StateDict& published, const GptConfig
   for (const auto& [published_name, published_tensor] : published) {
     std::string name = published_name;
     Tensor tensor = published_tensor;
-    if (is_mask(name) || (config.tied && name == "lm_head.weight")) continue;
+    if (is_mask(name)) continue;
+    if (config.tied && name == "lm_head.weight") {
+      require_tied(published);
+      continue;
+    }
     if (!name.starts_with("transformer.") && name != "lm_head.weight") name = "transformer." + name;
     for (const auto& [theirs, our, is_projection] : kNames) {
       const auto found = name.find(theirs);

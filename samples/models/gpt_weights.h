@@ -10,6 +10,7 @@ namespace models {
 /// The tensors of a public GPT-2 checkpoint under the names and in the shapes of models::Gpt, ready
 /// for load_state_dict(): matrices are transposed, masks left out, and without a head of its own
 /// the untied model gets a copy of the table.
+/// @throws std::invalid_argument  the model is tied, and the checkpoint has a head of its own.
 smp::StateDict from_public_gpt2(const smp::StateDict& published, const GptConfig& config);
 
 }  // namespace models

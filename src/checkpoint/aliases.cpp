@@ -5,6 +5,8 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "base/text/excerpt.h"
+#include "base/text/utf8.h"
 #include "config/json.h"
 
 namespace smp::checkpoint {
@@ -36,7 +38,14 @@ std::pair<std::vector<std::size_t>, Aliases> find_aliases(const StateDict& dict)
 void put_aliases(const Aliases& aliases, Metadata& metadata) {
   if (aliases.empty()) return;
   base::Json::object_t json;
-  for (const auto& [alias, name] : aliases) json.emplace_back(alias, name);
+  for (const auto& [alias, name] : aliases) {
+    for (const auto& text : {alias, name}) {
+      SMP_REQUIRE(base::is_utf8(text), "the name \"", base::excerpt(text),
+                  "\" is no UTF-8 text, which safetensors files consist of: it cannot be saved; "
+                  "rename it");
+    }
+    json.emplace_back(alias, name);
+  }
   metadata[kAliasKey] = base::Json(std::move(json)).dump();
 }
 

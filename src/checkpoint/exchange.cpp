@@ -9,11 +9,14 @@
 #include <algorithm>
 #include <limits>
 #include <unordered_map>
+#include <utility>
 
 #include "base/check.h"
 #include "base/text/progress.h"
-#include "checkpoint/checksum.h"
+#include "checkpoint/first_difference.h"
+#include "checkpoint/load_plan.h"
 #include "d2d/tensors/tensor_data.h"
+#include "d2d/tensors/value_hash.h"
 #include "smp/codec.h"
 
 namespace smp::checkpoint {
@@ -32,11 +35,6 @@ d2d::Payload pack(const Values&... values) {
 std::int64_t size_of(const TensorInfo& info) {
   return c10::multiply_integers(info.sizes) *
          static_cast<std::int64_t>(c10::elementSize(info.dtype));
-}
-
-std::uint64_t hash_of(const at::Tensor& tensor) {
-  const auto data = d2d::contiguous_data(tensor.cpu());
-  return checksum(data.numel() > 0 ? data.const_data_ptr() : nullptr, data.nbytes());
 }
 
 }  // namespace
@@ -121,6 +119,150 @@ void Exchange::read_offers(const std::vector<d2d::Payload>& offers) {
   SMP_REQUIRE(problem.empty(), problem);
 }
 
+// ---- the same values ---------------------------------------------------------------------------
+
+/// A tensor as one rank gives it, for one tensor that others are given for too.
+struct Exchange::Given {
+  std::size_t group, tensor;
+  int position;
+};
+
+std::vector<Exchange::Given> Exchange::given_several_times(
+    const std::vector<SameValues>& groups) const {
+  std::vector<Given> all;
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    const auto first = all.size();
+    for (const std::size_t tensor : groups[group].tensors) {
+      for (int position = 0; position < ranks_.size(); ++position) {
+        if (gives(position, tensor)) all.push_back({group, tensor, position});
+      }
+    }
+    if (all.size() == first + 1) all.pop_back();
+  }
+  return all;
+}
+
+void Exchange::require_same(const std::vector<SameValues>& groups) {
+  compared_ = true;
+  const auto all = given_several_times(groups);
+  if (all.empty()) return;
+  std::vector<std::uint64_t> own;
+  agree(attempt([&] {
+    for (const auto& given : all) {
+      if (given.position != ranks_.rank()) continue;
+      own.push_back(d2d::value_hash(own_values(given.tensor).to(groups[given.group].dtype)));
+    }
+  }));
+  std::vector<std::vector<std::uint64_t>> hashes;
+  for (const auto& payload : ranks_.all_gather(pack(own), what_)) {
+    Packet packet{payload.bytes, {}};
+    hashes.push_back(Reader(packet).get<std::vector<std::uint64_t>>());
+  }
+  std::vector<std::size_t> next(hashes.size());
+  std::size_t first = 0;  // of the group
+  std::uint64_t hash_of_first = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto position = static_cast<std::size_t>(all[i].position);
+    const auto hash = hashes[position].at(next[position]++);
+    if (i == 0 || all[i].group != all[first].group) {
+      first = i;
+      hash_of_first = hash;
+    } else if (hash != hash_of_first) {
+      require_same(all[first], all[i], groups[all[i].group].dtype);
+    }
+  }
+}
+
+/// Compares values element by element, on all ranks alike.
+void Exchange::require_same(const Given& a, const Given& b, c10::ScalarType dtype) const {
+  const auto& name_a = tensors_[a.tensor].name;
+  const auto& name_b = tensors_[b.tensor].name;
+  const auto rank_a = ranks_.members()[a.position];
+  const auto rank_b = ranks_.members()[b.position];
+  const auto found = first_difference(on_all(a), on_all(b), dtype);
+  if (!found) return;
+  const auto element =
+      found->place.empty() ? "" : base::concat("element ", c10::IntArrayRef(found->place), " ");
+  SMP_REQUIRE(a.tensor != b.tensor, what_, ": ranks ", rank_a, " and ", rank_b,
+              " have different values of \"", name_a, "\": ", element, "is ", found->first,
+              " on rank ", rank_a, " and ", found->second, " on rank ", rank_b,
+              "; give all ranks the same, or only one rank");
+  throw UsageError(base::concat(
+      what_, ": ",
+      two_values_text(
+          name_a, name_b,
+          base::concat(element, "is ", found->first, " in ", name_a, " (rank ", rank_a, ") and ",
+                       found->second, " in ", name_b, " (rank ", rank_b, ")"))));
+}
+
+/// Returns the values on all ranks.
+at::Tensor Exchange::on_all(const Given& given) const {
+  const auto& info = tensors_[given.tensor];
+  at::Tensor values;
+  agree(attempt([&] {
+    if (given.position == ranks_.rank()) values = own_values(given.tensor).cpu();
+  }));
+  return ranks_.broadcast_tensor(values, info.sizes, info.dtype, ranks_.members()[given.position]);
+}
+
+// ---- later -------------------------------------------------------------------------------------
+
+Exchange Exchange::kept(const std::vector<bool>& wanted) const {
+  const auto wishes = wishes_of_all(wanted);
+  Exchange later(*this);
+  later.compared_ = true;
+  later.own_ = {};
+  later.own_.source = own_.source;
+  for (auto& places : later.places_) std::fill(places.begin(), places.end(), kNone);
+  std::vector<std::size_t> load(later.places_.size());  // bytes that each rank keeps
+  std::vector<std::size_t> own;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const bool is_wanted = std::any_of(wishes.begin(), wishes.end(),
+                                       [i](const std::string& wish) { return wish[i] == '1'; });
+    if (!is_wanted) continue;
+    std::size_t keeper = kNone;
+    for (std::size_t r = 0; r < load.size(); ++r) {
+      if (gives(static_cast<int>(r), i) && (keeper == kNone || load[r] < load[keeper])) keeper = r;
+    }
+    load[keeper] += tensors_[i].bytes();
+    if (static_cast<int>(keeper) == ranks_.rank()) own.push_back(i);
+    later.places_[keeper][i] = static_cast<int>(keeper) == ranks_.rank() ? own.size() - 1 : 0;
+  }
+  agree(attempt([&] { later.own_.read = own_.read_first ? checked_again(own) : copied(own); }));
+  return later;
+}
+
+/// Returns the values of now of the tensors `numbers`, each once.
+std::function<at::Tensor(std::size_t)> Exchange::copied(
+    const std::vector<std::size_t>& numbers) const {
+  std::vector<at::Tensor> copies;
+  for (const std::size_t i : numbers) copies.push_back(d2d::independent_copy(own_values(i)));
+  return [copies = std::move(copies)](std::size_t k) mutable {
+    return std::exchange(copies.at(k), {});
+  };
+}
+
+/// Returns the values of a file as they are when they are read, if they are those of now.
+std::function<at::Tensor(std::size_t)> Exchange::checked_again(
+    const std::vector<std::size_t>& numbers) const {
+  std::vector<std::uint64_t> hashes;
+  std::vector<std::size_t> places;
+  for (const std::size_t i : numbers) {
+    hashes.push_back(d2d::value_hash(own_values(i)));
+    places.push_back(places_[static_cast<std::size_t>(ranks_.rank())][i]);
+  }
+  return [read = own_.read, hashes = std::move(hashes), places = std::move(places),
+          source = own_.source](std::size_t k) {
+    auto values = read(places.at(k));
+    SMP_REQUIRE(d2d::value_hash(values) == hashes.at(k), source,
+                " has changed between the load and the placement of the model, when it is read; "
+                "place the model first, or keep the file as it is until then");
+    return values;
+  };
+}
+
+// ---- who has what ------------------------------------------------------------------------------
+
 bool Exchange::gives(int position, std::size_t index) const {
   return places_[static_cast<std::size_t>(position)][index] != kNone;
 }
@@ -150,20 +292,17 @@ std::vector<std::string> Exchange::wishes_of_all(const std::vector<bool>& wanted
 /// before anything is delivered; only if the offer says `read_first`. Throws on all ranks if one
 /// fails.
 void Exchange::require_readable(const std::vector<std::string>& wishes) const {
-  std::exception_ptr problem;
-  try {
+  agree(attempt([&] {
     for (std::size_t i = 0; own_.read_first && i < tensors_.size(); ++i) {
       const bool wanted = std::any_of(wishes.begin(), wishes.end(),
                                       [i](const std::string& wish) { return wish[i] == '1'; });
       if (wanted && gives(ranks_.rank(), i)) static_cast<void>(own_values(i));
     }
-  } catch (...) {
-    problem = std::current_exception();
-  }
-  agree(problem);
+  }));
 }
 
 void Exchange::compare_values(const std::vector<std::string>& wishes) const {
+  if (compared_) return;
   std::vector<std::size_t> several;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     int takers = 0;
@@ -174,15 +313,11 @@ void Exchange::compare_values(const std::vector<std::string>& wishes) const {
   }
   if (several.empty()) return;
   std::vector<std::uint64_t> own(several.size());
-  std::exception_ptr problem;
-  try {
+  agree(attempt([&] {
     for (std::size_t k = 0; k < several.size(); ++k) {
-      if (gives(ranks_.rank(), several[k])) own[k] = hash_of(own_values(several[k]));
+      if (gives(ranks_.rank(), several[k])) own[k] = d2d::value_hash(own_values(several[k]));
     }
-  } catch (...) {
-    problem = std::current_exception();
-  }
-  agree(problem);
+  }));
   const auto all = ranks_.all_gather(pack(own), what_);
   std::vector<std::vector<std::uint64_t>> hashes;
   for (const auto& payload : all) {
@@ -210,14 +345,8 @@ void Exchange::deliver(const std::vector<bool>& wanted,
   compare_values(wishes);
   const int self = ranks_.rank();
   std::exception_ptr problem;  // the first; transfers go on, since others wait for them
-  const auto attempt = [&](auto&& action) {
-    try {
-      action();
-    } catch (const PeerLostError&) {
-      throw;
-    } catch (const std::exception&) {
-      if (!problem) problem = std::current_exception();
-    }
+  const auto note = [&](std::exception_ptr own) {
+    if (!problem) problem = std::move(own);
   };
   std::int64_t bytes = 0;
   for (const auto& info : tensors_) bytes += size_of(info);
@@ -227,6 +356,7 @@ void Exchange::deliver(const std::vector<bool>& wanted,
     progress.at(bytes);
     int giver = -1;
     for (int r = ranks_.size() - 1; r >= 0; --r) giver = gives(r, i) ? r : giver;
+    if (giver < 0) continue;  // nobody kept it, since nobody wants it
     std::vector<GlobalRank> members{ranks_.members()[giver]};
     for (int r = 0; r < ranks_.size(); ++r) {
       if (wishes[static_cast<std::size_t>(r)][i] == '1' && !gives(r, i)) {
@@ -238,16 +368,27 @@ void Exchange::deliver(const std::vector<bool>& wanted,
     const auto& info = tensors_[i];
     at::Tensor values;
     if (gives(self, i) && (wants || sends || reads_together(i)))
-      attempt([&] { values = own_values(i); });
+      note(attempt([&] { values = own_values(i); }));
     if (sends && !values.defined()) values = d2d::new_tensor(info.sizes, info.dtype).zero_();
     if (sends || (wants && !gives(self, i))) {
       const auto root = members[0];
       values = ranks_.among(d2d::Members(std::move(members)))
                    .broadcast_tensor(values, info.sizes, info.dtype, root);
     }
-    if (wants && values.defined() && !problem) attempt([&] { take(i, values); });
+    if (wants && values.defined() && !problem) note(attempt([&] { take(i, values); }));
   }
   agree(problem);
+}
+
+std::exception_ptr attempt(const std::function<void()>& action) {
+  try {
+    action();
+    return nullptr;
+  } catch (const PeerLostError&) {
+    throw;
+  } catch (const std::exception&) {
+    return std::current_exception();
+  }
 }
 
 void agree(const d2d::Communicator& ranks, const std::exception_ptr& own_problem,

@@ -40,6 +40,15 @@ struct Offer {
 std::string described(const std::exception_ptr& problem);
 /// Throws what described() says, as an error of `where`, unless it is empty.
 void throw_described(const std::string& described, const std::string& where);
+/// Tensors that are offered for one tensor, and so must have the same values.
+struct SameValues {
+  std::vector<std::size_t> tensors;  ///< numbers in Exchange::tensors(): one for each of its names
+  c10::ScalarType dtype;             ///< of that tensor; values count once they have it
+};
+
+/// Runs `action` and returns its exception, for other ranks to be told of it. A PeerLostError is
+/// thrown at once, because then there is nobody to tell.
+std::exception_ptr attempt(const std::function<void()>& action);
 
 /// Throws on every rank if `own_problem` is set on some rank: the problem of the first rank that
 /// has one. Collective over `ranks`; suspends.
@@ -60,6 +69,18 @@ class Exchange {
   /// only later ranks have.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
 
+  /// Checks that each of `groups` has one value, whichever ranks give it, under one name or
+  /// several. What deliver() takes from it later is not compared again. All ranks pass the same.
+  /// @throws UsageError  naming two names, ranks and values that differ.
+  void require_same(const std::vector<SameValues>& groups);
+
+  /// Returns an exchange of the tensors that are `wanted` by any rank, with the values of now,
+  /// whatever becomes of what was offered. Each is kept by one of the ranks that have it, so that
+  /// together they keep one copy; of a file only checksums are kept. Its deliver() may be called
+  /// once. It is checked first that values can be read.
+  /// @param wanted  one element for each of tensors(); may differ between ranks
+  Exchange kept(const std::vector<bool>& wanted) const;
+
   /// Gives this rank those of tensors() that it wants: its own where it has them, else those of the
   /// first rank that does. Memory: one tensor beside what `take` keeps.
   /// @param wanted  one element for each of tensors(); may differ between ranks
@@ -73,7 +94,14 @@ class Exchange {
   }
 
  private:
+  struct Given;
   void read_offers(const std::vector<d2d::Payload>& offers);
+  std::vector<Given> given_several_times(const std::vector<SameValues>& groups) const;
+  void require_same(const Given& a, const Given& b, c10::ScalarType dtype) const;
+  at::Tensor on_all(const Given& given) const;
+  std::function<at::Tensor(std::size_t)> copied(const std::vector<std::size_t>& numbers) const;
+  std::function<at::Tensor(std::size_t)> checked_again(
+      const std::vector<std::size_t>& numbers) const;
   std::vector<std::string> wishes_of_all(const std::vector<bool>& wanted) const;
   void require_readable(const std::vector<std::string>& wishes) const;
   void compare_values(const std::vector<std::string>& wishes) const;
@@ -86,6 +114,7 @@ class Exchange {
   const char* what_;
   std::vector<TensorInfo> tensors_;
   std::vector<std::vector<std::size_t>> places_;  // by position and tensor: in its offer; or kNone
+  bool compared_ = false;
 };
 
 }  // namespace smp::checkpoint

@@ -3,13 +3,35 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <unordered_map>
 
 #include "base/check.h"
+#include "base/log.h"
+#include "checkpoint/first_difference.h"
+#include "checkpoint/names.h"
+#include "d2d/tensors/overlap.h"
 
 namespace smp::checkpoint {
 namespace {
+
+/// Returns, for each of the names of `tensor` that `offer` has, its number there.
+std::vector<std::size_t> offered_names(const NamedTensor& tensor,
+                                       const std::unordered_map<std::string, std::size_t>& places) {
+  std::vector<std::size_t> numbers;
+  for (const auto& name : tensor.names) {
+    const auto found = places.find(name);
+    if (found != places.end()) numbers.push_back(found->second);
+  }
+  return numbers;
+}
+
+std::unordered_map<std::string, std::size_t> places_of(const std::vector<TensorInfo>& offered) {
+  std::unordered_map<std::string, std::size_t> places;
+  for (std::size_t i = 0; i < offered.size(); ++i) places.emplace(offered[i].name, i);
+  return places;
+}
 
 void add_list(std::string& text, const char* title, const std::vector<std::string>& names) {
   if (names.empty()) return;
@@ -22,7 +44,10 @@ std::string mismatch(const TensorInfo& model, const TensorInfo& offered) {
     return base::concat("shape of ", offered.name, ": ", c10::IntArrayRef(offered.sizes),
                         ", but the model has ", c10::IntArrayRef(model.sizes));
   }
-  if (!c10::canCast(offered.dtype, model.dtype)) {
+  // LibTorch casts no packed types, whatever canCast() says.
+  const bool packed = offered.dtype == c10::ScalarType::Float4_e2m1fn_x2 ||
+                      model.dtype == c10::ScalarType::Float4_e2m1fn_x2;
+  if (packed ? offered.dtype != model.dtype : !c10::canCast(offered.dtype, model.dtype)) {
     return base::concat("dtype of ", offered.name, ": ", offered.dtype, ", but the model has ",
                         model.dtype, ", which cannot hold it");
   }
@@ -33,75 +58,152 @@ std::string mismatch(const TensorInfo& model, const TensorInfo& offered) {
 
 LoadPlan plan_load(const std::vector<NamedTensor>& tensors, const std::vector<TensorInfo>& offered,
                    bool strict, const std::string& source) {
-  std::unordered_map<std::string, std::size_t> place;
-  for (std::size_t i = 0; i < offered.size(); ++i) place.emplace(offered[i].name, i);
+  const auto places = places_of(offered);
   LoadPlan plan;
   std::vector<bool> used(offered.size());
   std::vector<std::string> mismatches;
-  for (const auto& [tensor, names] : tensors) {
-    std::optional<std::size_t> source;
-    for (const auto& name : names) {
-      const auto found = place.find(name);
-      if (found == place.end()) continue;
-      source = found->second;
-      used[found->second] = true;
-      auto wrong = mismatch(TensorInfo::of(name, tensor), offered[found->second]);
+  for (const auto& named : tensors) {
+    const auto numbers = offered_names(named, places);
+    for (const std::size_t i : numbers) {
+      used[i] = true;
+      auto wrong = mismatch(TensorInfo::of(offered[i].name, named.tensor), offered[i]);
       if (!wrong.empty()) mismatches.push_back(std::move(wrong));
     }
-    if (!source) plan.result.missing_keys.push_back(names.front());
-    plan.sources.push_back(source);
+    if (numbers.empty()) plan.result.missing_keys.push_back(named.names.front());
+    plan.sources.push_back(numbers.empty() ? std::nullopt : std::optional(numbers.back()));
+    plan.names.push_back(numbers);
   }
   for (std::size_t i = 0; i < offered.size(); ++i) {
     if (!used[i]) plan.result.unexpected_keys.push_back(offered[i].name);
   }
+  std::string hint;
+  if (!plan.result.unexpected_keys.empty()) hint = name_hint(tensors, offered);
   std::string complaints;
   for (const auto& text : mismatches) complaints += "\n  " + text;
   if (strict) {
     add_list(complaints, "missing", plan.result.missing_keys);
     add_list(complaints, "unexpected", plan.result.unexpected_keys);
   }
-  SMP_REQUIRE(
-      complaints.empty(), source, " does not fit the model; nothing was loaded.", complaints,
-      strict ? "\nIf missing and unexpected names are as they should be, load with strict = "
-               "false"
-             : "");
+  const bool lists = !plan.result.missing_keys.empty() || !plan.result.unexpected_keys.empty();
+  SMP_REQUIRE(complaints.empty(), source, " does not fit the model; nothing was loaded.",
+              complaints, hint,
+              strict && lists && hint.empty()
+                  ? "\nIf missing and unexpected names are as they should be, load with strict = "
+                    "false"
+                  : "");
+  if (!hint.empty()) {
+    base::log(base::LogLevel::kWarning, source, ": some of its names are none of the model's.",
+              hint);
+  }
   return plan;
 }
 
-std::string problem_with(const std::vector<NamedTensor>& tensors, const StateDict& dict,
-                         bool strict) {
-  for (const auto& [name, tensor] : dict) {
-    if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
-      return base::concat(name, " is no dense tensor; convert it with to_dense()");
-    }
-    if (tensor.is_meta()) return base::concat(name, " is a meta tensor, which has no values");
+std::string problem_with_values(const std::string& name, const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_nested()) {
+    return base::concat(name, " is no dense tensor; convert it with to_dense()");
   }
-  if (!strict) return {};
-  for (const auto& [tensor, names] : tensors) {
-    const at::Tensor* first = nullptr;
-    const std::string* first_name = nullptr;
-    for (const auto& name : names) {
-      if (!dict.contains(name)) continue;
-      const auto& values = dict.at(name);
-      if (first == nullptr) {
-        first = &values;
-        first_name = &name;
-      } else if (!values.is_same(*first) && first->sizes() == values.sizes() &&
-                 !at::equal(first->to(values.options()), values)) {
-        return base::concat("the model has one tensor under the names ", *first_name, " and ", name,
-                            ", but there are different values for "
-                            "them. Untie the model's parameters, or load with strict = false, "
-                            "where the last one counts");
-      }
+  if (tensor.is_meta()) return base::concat(name, " is a meta tensor, which has no values");
+  return {};
+}
+
+std::string problem_with_target(const std::string& name, const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_nested()) {
+    return base::concat(name, " of the model is no dense tensor, so nothing can be loaded into it");
+  }
+  if (tensor.is_meta()) {
+    return base::concat(name,
+                        " of the model is a meta tensor, which has no memory for values; build it "
+                        "on a device, or under smp::delay_param_initialization");
+  }
+  if (tensor.is_inference() && !c10::InferenceMode::is_enabled()) {
+    return base::concat(name,
+                        " of the model was made in inference mode, and LibTorch writes it nowhere "
+                        "else; build the model outside of that mode");
+  }
+  if (tensor.has_storage() && tensor.numel() > 0) {
+    auto last = tensor.storage_offset();
+    for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+    const auto needed = static_cast<std::size_t>(last + 1) * tensor.element_size();
+    if (tensor.storage().nbytes() < needed) {
+      return base::concat(name, " of the model has lost its memory: ", tensor.storage().nbytes(),
+                          " bytes are left of ", needed);
     }
   }
   return {};
 }
 
+namespace {
+
+/// Returns what would be in `tensor` after `values` were stored there.
+at::Tensor as_stored(const at::Tensor& tensor, const at::Tensor& values) {
+  std::int64_t elements = 1;
+  for (std::int64_t d = 0; d < tensor.dim(); ++d)
+    elements += (tensor.size(d) - 1) * tensor.stride(d);
+  const auto stored =
+      at::empty({elements}, at::TensorOptions(tensor.scalar_type()).device(at::kCPU))
+          .as_strided(tensor.sizes(), tensor.strides());
+  store(stored, values);
+  return stored;
+}
+
+}  // namespace
+
+std::string problem_with_repeats(const std::vector<NamedTensor>& tensors, const Offer& offer) {
+  const auto places = places_of(offer.tensors);
+  for (const auto& named : tensors) {
+    const auto& tensor = named.tensor;
+    if (tensor.layout() != at::kStrided || !d2d::overlaps(tensor)) continue;
+    for (const std::size_t i : offered_names(named, places)) {
+      const auto& info = offer.tensors[i];
+      if (!mismatch(TensorInfo::of(info.name, tensor), info).empty()) continue;  // told elsewhere
+      const auto values = offer.read(i);
+      const auto found = first_difference(values, as_stored(tensor, values), tensor.scalar_type());
+      if (!found) continue;
+      return base::concat(
+          info.name, ": the model's tensor of shape ", tensor.sizes(), " and strides ",
+          tensor.strides(),
+          " is expanded: several of its elements share memory, and the values that they would get "
+          "differ (element ",
+          c10::IntArrayRef(found->place), " is ", found->first, ", and would be ", found->second,
+          "); nothing was loaded. Register a copy of the whole (tensor.contiguous()), or give "
+          "values that repeat");
+    }
+  }
+  return {};
+}
+
+std::string problem_with_ties(const std::vector<NamedTensor>& tensors, const Offer& offer) {
+  const auto places = places_of(offer.tensors);
+  for (const auto& named : tensors) {
+    const auto numbers = offered_names(named, places);
+    for (std::size_t k = 1; k < numbers.size(); ++k) {
+      const auto& first = offer.tensors[numbers[0]];
+      const auto& other = offer.tensors[numbers[k]];
+      if (first.sizes != other.sizes) continue;  // told elsewhere
+      const auto found = first_difference(offer.read(numbers[0]), offer.read(numbers[k]),
+                                          named.tensor.scalar_type());
+      if (!found) continue;
+      return two_values_text(
+          first.name, other.name,
+          base::concat("element ", c10::IntArrayRef(found->place), " is ", found->first, " in ",
+                       first.name, " and ", found->second, " in ", other.name));
+    }
+  }
+  return {};
+}
+
+std::string two_values_text(const std::string& name, const std::string& other,
+                            const std::string& difference) {
+  return base::concat("the model has one tensor under the names ", name, " and ", other,
+                      ", but there are different values for them: ", difference,
+                      "; nothing was loaded. Untie the model's parameters, or load with strict = "
+                      "false, where the last one counts");
+}
+
 void store(const at::Tensor& tensor, const at::Tensor& values) {
-  at::NoGradGuard no_grad;
-  at::Tensor target = tensor;
-  target.copy_(values);
+  const at::NoGradGuard no_grad;
+  auto target = d2d::unrepeated(tensor, tensor);
+  target.copy_(d2d::unrepeated(tensor, values));
 }
 
 }  // namespace smp::checkpoint

@@ -1,4 +1,5 @@
-// checkpoint/load_plan.h: which of the tensors that are offered goes where in a module.
+// checkpoint/load_plan.h: which of the tensors that are offered goes where in a module, and whether
+// it can.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/exchange.h"
 #include "checkpoint/module_tensors.h"
 #include "checkpoint/tensor_info.h"
 #include "smp/state_dict.h"
@@ -15,6 +17,8 @@ namespace smp::checkpoint {
 struct LoadPlan {
   /// For each tensor of the module, the index in `offered` of the tensor loaded into it, if any.
   std::vector<std::optional<std::size_t>> sources;
+  /// For each tensor of the module, the indices in `offered` of all its names.
+  std::vector<std::vector<std::size_t>> names;
   LoadResult result;
 };
 
@@ -25,13 +29,28 @@ struct LoadPlan {
 LoadPlan plan_load(const std::vector<NamedTensor>& tensors, const std::vector<TensorInfo>& offered,
                    bool strict, const std::string& source);
 
-/// Returns why `dict` cannot be loaded into `tensors`, apart from names, shapes and dtypes: it has
-/// a tensor without dense values, or different values for one tensor. Empty if nothing is wrong.
-/// @param strict  refuse different values for two names of one tensor
-std::string problem_with(const std::vector<NamedTensor>& tensors, const StateDict& dict,
-                         bool strict);
+/// Returns why `tensor`, called `name`, has no values that could be loaded or saved; empty if it
+/// has.
+std::string problem_with_values(const std::string& name, const at::Tensor& tensor);
 
-/// Copies `values` into a module's tensor, converting its dtype.
+/// Returns why `tensor`, called `name`, cannot be written; empty if it can. Values do not count.
+std::string problem_with_target(const std::string& name, const at::Tensor& tensor);
+
+/// Returns why one of `tensors`, elements of which share memory, cannot take the values that
+/// `offer` has for it, because these differ there; empty if all can. Reads them.
+std::string problem_with_repeats(const std::vector<NamedTensor>& tensors, const Offer& offer);
+
+/// Returns where `offer` has different values for the names of one tensor; empty if nowhere. Reads
+/// tensors of which it has several names.
+std::string problem_with_ties(const std::vector<NamedTensor>& tensors, const Offer& offer);
+
+/// Returns the text for a tensor of the model with two values.
+/// @param difference  where they differ
+std::string two_values_text(const std::string& name, const std::string& other,
+                            const std::string& difference);
+
+/// Copies `values` into a module's tensor, converting its dtype. Elements that share memory are
+/// written once.
 void store(const at::Tensor& tensor, const at::Tensor& values);
 
 }  // namespace smp::checkpoint

@@ -39,6 +39,16 @@ std::size_t checksum_place(const std::string& text) {
   return found == std::string::npos ? found : found + lead.size();
 }
 
+/// Returns what a file is that begins with these 8 bytes.
+std::string what_it_is(std::uint64_t length) {
+  const std::string_view begin(reinterpret_cast<const char*>(&length), kLengthBytes);
+  if (begin.starts_with("PK") || begin.starts_with('\x80')) {
+    return "torch.save() wrote it, it seems; write its tensors with safetensors.torch.save_file()";
+  }
+  if (begin == "version ") return "it holds the place of one that `git lfs pull` brings, it seems";
+  return base::concat("the length of its header would be ", length, " bytes");
+}
+
 std::string read_header(const base::InputFile& file) {
   const auto& path = file.path();
   SMP_REQUIRE(file.size() >= kLengthBytes, path, ": not a safetensors file, or incomplete: it has ",
@@ -46,7 +56,7 @@ std::string read_header(const base::InputFile& file) {
   std::uint64_t length = 0;
   file.read_at(0, &length, kLengthBytes);
   SMP_REQUIRE(length >= 2 && length <= kLongestHeader, path,
-              ": not a safetensors file: the length of its header would be ", length, " bytes");
+              ": not a safetensors file: ", what_it_is(length));
   SMP_REQUIRE(length <= file.size() - kLengthBytes, path,
               ": incomplete safetensors file: its header has ", length, " bytes, the file ",
               file.size());
@@ -92,9 +102,11 @@ void SafetensorsReader::take_checksums(std::string text) {
 }
 
 at::Tensor SafetensorsReader::read(std::size_t index) const {
-  const auto& [info, begin, end] = header_.tensors.at(index);
+  const auto& [info, begin, end, unreadable] = header_.tensors.at(index);
+  SMP_REQUIRE_AS(UnsupportedError, unreadable.empty(), file_.path(), ": \"", info.name,
+                 "\": ", unreadable);
   at::NoGradGuard no_grad;
-  at::Tensor tensor = at::empty(info.sizes, at::TensorOptions(info.dtype));
+  at::Tensor tensor = at::empty(info.sizes, at::TensorOptions(info.dtype).device(at::kCPU));
   if (end == begin) return tensor;
   file_.read_at(data_begin_ + begin, tensor.mutable_data_ptr(), end - begin);
   SMP_REQUIRE(
@@ -116,7 +128,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Tensor
 }
 
 void SafetensorsWriter::write(std::size_t index, const at::Tensor& tensor) {
-  const auto& [info, begin, end] = header_.tensors.at(index);
+  const auto& [info, begin, end, unreadable] = header_.tensors.at(index);
   SMP_ASSERT(tensor.scalar_type() == info.dtype && tensor.sizes() == info.sizes, info.name);
   at::NoGradGuard no_grad;
   const auto values = tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();

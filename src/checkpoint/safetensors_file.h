@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,16 +26,22 @@ inline constexpr const char* kChecksumKey = "smp.xxh64";
 class SafetensorsReader {
  public:
   /// Opens the file, and reads and checks its header.
-  /// @throws UsageError        it is not readable, not complete or damaged; the text says where.
-  /// @throws UnsupportedError  it has a dtype that LibTorch does not have.
+  /// @throws UsageError  it is not readable, not complete or damaged; the text says where.
   explicit SafetensorsReader(const std::string& path);
 
+  const std::string& path() const { return file_.path(); }
   const std::vector<PlacedTensor>& tensors() const { return header_.tensors; }
   /// The metadata of the file, without the entry of the checksums.
   const Metadata& metadata() const { return header_.metadata; }
   /// Reads tensors()[index] into a new CPU tensor.
-  /// @throws UsageError  the values are damaged, or can no longer be read.
+  /// @throws UsageError        the values are damaged, or can no longer be read.
+  /// @throws UnsupportedError  LibTorch has no such tensors (PlacedTensor::unreadable).
   at::Tensor read(std::size_t index) const;
+  /// Returns the checksum that the file has of the values of tensors()[index], which depends on
+  /// nothing else; nothing if it has none.
+  std::optional<std::uint64_t> stored_checksum(std::size_t index) const {
+    return checksums_.empty() ? std::nullopt : std::optional(checksums_.at(index));
+  }
 
  private:
   void take_checksums(std::string text);

@@ -10,13 +10,14 @@
 #include <unordered_set>
 
 #include "base/check.h"
+#include "base/text/excerpt.h"
 
 namespace smp::checkpoint {
 namespace {
 
 using c10::ScalarType;
 
-constexpr std::array<std::pair<std::string_view, ScalarType>, 19> kTypes{{
+constexpr std::array<std::pair<std::string_view, ScalarType>, 20> kTypes{{
     {"BOOL", ScalarType::Bool},
     {"U8", ScalarType::Byte},
     {"I8", ScalarType::Char},
@@ -36,24 +37,51 @@ constexpr std::array<std::pair<std::string_view, ScalarType>, 19> kTypes{{
     {"F8_E8M0", ScalarType::Float8_e8m0fnu},
     {"F8_E4M3FNUZ", ScalarType::Float8_e4m3fnuz},
     {"F8_E5M2FNUZ", ScalarType::Float8_e5m2fnuz},
+    {"F4", ScalarType::Float4_e2m1fn_x2},
 }};
+
+/// Bits of the elements of types that LibTorch does not have.
+constexpr std::array<std::pair<std::string_view, std::uint64_t>, 2> kOtherTypes{
+    {{"F6_E2M3", 6}, {"F6_E3M2", 6}}};
 
 constexpr std::size_t kMostDimensions = 64;
 
-/// Returns the bytes of a tensor, or nothing if they exceed what a file can have.
-std::optional<std::uint64_t> bytes_of(const TensorInfo& info) {
-  std::uint64_t bytes = c10::elementSize(info.dtype);
+/// Returns the bits of a tensor, or nothing if they exceed what a file can have.
+std::optional<std::uint64_t> bits_of(std::uint64_t bits, const std::vector<std::int64_t>& sizes) {
   bool is_empty = false;
-  for (const std::int64_t size : info.sizes) {
+  for (const std::int64_t size : sizes) {
     const auto factor = static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1));
-    if (factor > std::numeric_limits<std::int64_t>::max() / bytes) return {};
-    bytes *= factor;
+    if (factor > std::numeric_limits<std::int64_t>::max() / bits) return {};
+    bits *= factor;
     is_empty |= size == 0;
   }
-  return is_empty ? 0 : bytes;
+  return is_empty ? 0 : bits;
 }
 
-/// Follows the JSON parser through {name: {key: value}} and refuses everything else at once.
+/// Returns the bits of an element in the shape of a file, or nothing for an unknown type.
+std::optional<std::uint64_t> bits_of_type(std::string_view name) {
+  const auto type = dtype_of_name(name);
+  if (type == ScalarType::Float4_e2m1fn_x2) return 4;
+  if (type != ScalarType::Undefined) return 8 * c10::elementSize(type);
+  for (const auto& [known, bits] : kOtherTypes) {
+    if (known == name) return bits;
+  }
+  return {};
+}
+
+std::uint64_t bytes_of(const TensorInfo& info) {
+  return bits_of(8 * c10::elementSize(info.dtype), info.sizes).value() / 8;
+}
+
+/// Returns the shape that a file gives a tensor.
+std::vector<std::int64_t> sizes_in_file(const TensorInfo& info) {
+  auto sizes = info.sizes;
+  if (info.dtype == ScalarType::Float4_e2m1fn_x2) sizes.back() *= 2;
+  return sizes;
+}
+
+/// Follows the JSON parser through {name: {key: value}} and refuses everything else at once, but
+/// for members of tensors that it does not know.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(std::string name) : name_(std::move(name)) {}
@@ -61,32 +89,34 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   SafetensorsHeader take() && { return std::move(header_); }
 
   bool start_object(std::size_t) override {
+    if (is_ignored()) return begin_ignored();
     if (depth_ == 2) refuse("an object where a value belongs");
     ++depth_;
     return true;
   }
   bool end_object() override {
+    if (ignored_depth_ > 0) return end_ignored();
     if (--depth_ == 1 && !in_metadata_) finish_tensor();
     if (depth_ == 1) in_metadata_ = false;
     return true;
   }
   bool key(string_t& key) override {
+    if (ignored_depth_ > 0) return true;
     if (depth_ == 1) {
-      if (!names_.insert(key).second) refuse("is there twice");
-      in_metadata_ = key == "__metadata__";
       tensor_ = {};
       tensor_.info.name = key;
+      type_.clear();
       seen_.clear();
+      if (!names_.insert(key).second) refuse("is there twice");
+      in_metadata_ = key == "__metadata__";
     } else {
       if (!seen_.insert(key).second) refuse("its \"", key, "\" is there twice");
       key_ = key;
-      if (!in_metadata_ && key != "dtype" && key != "shape" && key != "data_offsets") {
-        refuse("\"", key, "\", which is unknown");
-      }
     }
     return true;
   }
   bool start_array(std::size_t) override {
+    if (is_ignored()) return begin_ignored();
     if (depth_ != 2 || in_metadata_ || in_array_ || key_ == "dtype")
       refuse("a list in a wrong place");
     in_array_ = true;
@@ -94,6 +124,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool end_array() override {
+    if (ignored_depth_ > 0) return end_ignored();
     in_array_ = false;
     if (key_ == "shape") {
       tensor_.info.sizes = numbers_;
@@ -105,6 +136,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool number_unsigned(number_unsigned_t value) override {
+    if (is_ignored()) return true;
     if (!in_array_) refuse("a number where none belongs");
     if (value > static_cast<number_unsigned_t>(std::numeric_limits<std::int64_t>::max())) {
       refuse("the number ", value, " is too large");
@@ -114,20 +146,22 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool string(string_t& value) override {
+    if (is_ignored()) return true;
     if (depth_ != 2 || in_array_) refuse("a text where none belongs");
     if (in_metadata_) {
       header_.metadata.emplace(key_, value);
     } else if (key_ != "dtype") {
       refuse("a text where a list belongs");
     } else {
-      tensor_.info.dtype = dtype_of_name(value);
-      if (tensor_.info.dtype == ScalarType::Undefined) {
-        throw UnsupportedError(base::concat(place(), "LibTorch has no dtype \"", value, "\""));
-      }
+      type_ = value;
     }
     return true;
   }
-  bool null() override { return wrong_value("null"); }
+  bool null() override {
+    if (depth_ != 1 || !in_metadata_) return wrong_value("null");
+    in_metadata_ = false;
+    return true;
+  }
   bool boolean(bool) override { return wrong_value("a truth value"); }
   bool number_integer(number_integer_t) override { return wrong_value("a negative number"); }
   bool number_float(number_float_t, const string_t&) override { return wrong_value("a fraction"); }
@@ -140,35 +174,77 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   std::string place() const {
-    return base::concat(name_, ": damaged safetensors header: ",
-                        depth_ == 0 ? "" : base::concat("\"", tensor_.info.name, "\": "));
+    return base::concat(
+        name_, ": damaged safetensors header: ",
+        depth_ == 0 ? "" : base::concat("\"", base::excerpt(tensor_.info.name), "\": "));
   }
   template <class... Parts>
   [[noreturn]] void refuse(const Parts&... parts) const {
     throw UsageError(base::concat(place(), parts...));
   }
-  bool wrong_value(const char* what) const { refuse(what, " where none belongs"); }
+  bool wrong_value(const char* what) const {
+    if (is_ignored()) return true;
+    refuse(what, " where none belongs");
+  }
+
+  /// True within the value of a member that says nothing to this reader.
+  bool is_ignored() const {
+    return ignored_depth_ > 0 || (depth_ == 2 && !in_metadata_ && !in_array_ && key_ != "dtype" &&
+                                  key_ != "shape" && key_ != "data_offsets");
+  }
+  bool begin_ignored() {
+    ++ignored_depth_;
+    return true;
+  }
+  bool end_ignored() {
+    --ignored_depth_;
+    return true;
+  }
 
   void finish_tensor() {
-    const auto& info = tensor_.info;
+    auto& info = tensor_.info;
     for (const char* needed : {"dtype", "shape", "data_offsets"}) {
       if (seen_.count(needed) == 0) refuse("\"", needed, "\" is missing");
     }
-    const auto bytes = bytes_of(info);
-    if (tensor_.begin > tensor_.end || !bytes || tensor_.end - tensor_.begin != *bytes) {
-      refuse("bytes ", tensor_.begin, " to ", tensor_.end, " cannot hold ", *dtype_name(info.dtype),
+    if (tensor_.begin > tensor_.end) {
+      refuse("bytes ", tensor_.begin, " to ", tensor_.end, " cannot hold a tensor");
+    }
+    const auto bits = bits_of_type(type_);
+    const auto all = bits ? bits_of(*bits, info.sizes) : 8 * (tensor_.end - tensor_.begin);
+    if (!all || *all % 8 != 0 || tensor_.end - tensor_.begin != *all / 8) {
+      refuse("bytes ", tensor_.begin, " to ", tensor_.end, " cannot hold ", base::excerpt(type_),
              " of shape ", c10::IntArrayRef(info.sizes));
     }
+    take_type();
     header_.tensors.push_back(std::move(tensor_));
     tensor_ = {};
+  }
+
+  void take_type() {
+    auto& info = tensor_.info;
+    info.dtype = dtype_of_name(type_);
+    if (info.dtype == ScalarType::Undefined) {
+      tensor_.unreadable = base::concat("LibTorch has no dtype \"", base::excerpt(type_), "\"");
+    } else if (info.dtype == ScalarType::Float4_e2m1fn_x2) {
+      const bool pairs = !info.sizes.empty() && info.sizes.back() % 2 == 0;
+      if (pairs) {
+        info.sizes.back() /= 2;
+        return;
+      }
+      info.dtype = ScalarType::Undefined;
+      tensor_.unreadable = base::concat(
+          "LibTorch has numbers of 4 bits (F4) in pairs only, and its last dimension is odd");
+    }
   }
 
   std::string name_;
   SafetensorsHeader header_;
   int depth_ = 0;
+  int ignored_depth_ = 0;
   bool in_metadata_ = false;
   bool in_array_ = false;
   PlacedTensor tensor_;
+  std::string type_;  // of that tensor
   std::string key_;
   std::vector<std::int64_t> numbers_;
   std::unordered_set<std::string> names_;  // of all tensors
@@ -194,11 +270,13 @@ void check_places(const SafetensorsHeader& header, const std::string& name) {
 }
 
 template <class Value>
-std::string json_text(const Value& value) {
+std::string json_text(const Value& value, const char* what, const std::string& name) {
   try {
     return nlohmann::json(value).dump();
   } catch (const nlohmann::json::exception&) {
-    throw UsageError("a tensor's name, or metadata, is no UTF-8 text: it cannot be saved");
+    throw UsageError(base::concat(what, " \"", base::excerpt(name),
+                                  "\" is no UTF-8 text, which safetensors files consist of: it "
+                                  "cannot be saved; rename it"));
   }
 }
 
@@ -228,6 +306,11 @@ SafetensorsHeader SafetensorsHeader::lay_out(std::vector<TensorInfo> tensors, Me
     SMP_REQUIRE(info.name != "__metadata__",
                 "a tensor cannot be called __metadata__ in a "
                 "safetensors file; rename it");
+    SMP_REQUIRE_AS(UnsupportedError,
+                   info.dtype != ScalarType::Float4_e2m1fn_x2 || !info.sizes.empty(), "tensor ",
+                   info.name,
+                   ": safetensors files count its two numbers of 4 bits apart, and a "
+                   "tensor without dimensions has one; give it a dimension");
     header.tensors.push_back({std::move(info), 0, 0});
   }
   std::vector<std::size_t> order(header.tensors.size());
@@ -239,7 +322,7 @@ SafetensorsHeader SafetensorsHeader::lay_out(std::vector<TensorInfo> tensors, Me
   for (const std::size_t i : order) {
     auto& tensor = header.tensors[i];
     tensor.begin = header.data_bytes;
-    header.data_bytes += bytes_of(tensor.info).value();
+    header.data_bytes += bytes_of(tensor.info);
     tensor.end = header.data_bytes;
   }
   return header;
@@ -247,7 +330,8 @@ SafetensorsHeader SafetensorsHeader::lay_out(std::vector<TensorInfo> tensors, Me
 
 SafetensorsHeader SafetensorsHeader::parse(std::string_view text, std::uint64_t data_bytes,
                                            const std::string& name) {
-  SMP_REQUIRE(text.starts_with('{'), name,
+  const auto begin = text.find_first_not_of(" \t\r\n");
+  SMP_REQUIRE(begin != std::string_view::npos && text[begin] == '{', name,
               ": not a safetensors file: its header does not begin with {");
   HeaderReader reader(name);
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
@@ -259,12 +343,21 @@ SafetensorsHeader SafetensorsHeader::parse(std::string_view text, std::uint64_t 
 
 std::string SafetensorsHeader::text() const {
   std::string text = "{";
-  if (!metadata.empty()) text += "\"__metadata__\":" + json_text(metadata) + ",";
-  for (const auto& [info, begin, end] : tensors) {
-    text += json_text(info.name);
-    text += base::concat(":{\"dtype\":\"", *dtype_name(info.dtype), "\",\"shape\":");
-    text += json_text(info.sizes);
-    text += base::concat(",\"data_offsets\":[", begin, ",", end, "]},");
+  if (!metadata.empty()) {
+    text += "\"__metadata__\":{";
+    for (const auto& [key, value] : metadata) {
+      text += json_text(key, "the metadata's key", key) + ":";
+      text += json_text(value, "the metadata of", key) + ",";
+    }
+    text.back() = '}';
+    text += ',';
+  }
+  for (const auto& tensor : tensors) {
+    const auto& info = tensor.info;
+    text += json_text(info.name, "the name", info.name);
+    text += base::concat(":{\"dtype\":\"", *dtype_name(info.dtype),
+                         "\",\"shape\":", nlohmann::json(sizes_in_file(info)).dump());
+    text += base::concat(",\"data_offsets\":[", tensor.begin, ",", tensor.end, "]},");
   }
   if (text.back() == ',') text.pop_back();
   text += '}';

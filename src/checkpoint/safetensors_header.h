@@ -31,9 +31,13 @@ std::optional<std::string_view> dtype_name(c10::ScalarType dtype) noexcept;
 c10::ScalarType dtype_of_name(std::string_view name) noexcept;
 
 struct PlacedTensor {
+  /// Name, dtype and shape as LibTorch has them: two numbers of four bits (F4) are one element.
   TensorInfo info;
   std::uint64_t begin = 0;  ///< bytes from the start of the data
   std::uint64_t end = 0;
+  /// Why the values cannot become a tensor, or empty: LibTorch has no such type. `info` then has no
+  /// dtype, and the shape of the file.
+  std::string unreadable = {};
 };
 
 struct SafetensorsHeader {
@@ -45,13 +49,13 @@ struct SafetensorsHeader {
   /// @throws UnsupportedError  a dtype that the format does not have.
   /// @throws UsageError        a tensor is called __metadata__.
   static SafetensorsHeader lay_out(std::vector<TensorInfo> tensors, Metadata metadata);
-  /// Parses a header and checks everything: JSON, dtypes, sizes that agree, places without overlap
-  /// or gap that fill the data.
+  /// Parses a header and checks everything: JSON, sizes that agree, places without overlap or gap
+  /// that fill the data. Like other readers, it lets pass what they do: spaces before the header,
+  /// no metadata or null, members that it does not know.
   /// @param text        the header without the length before it
   /// @param data_bytes  bytes that follow the header in the file
   /// @param name        the file, for messages
-  /// @throws UsageError        it is damaged.
-  /// @throws UnsupportedError  it has a dtype that LibTorch does not have.
+  /// @throws UsageError  it is damaged.
   static SafetensorsHeader parse(std::string_view text, std::uint64_t data_bytes,
                                  const std::string& name);
   /// Returns the header as JSON, padded with spaces to a multiple of 8 bytes so that the data is

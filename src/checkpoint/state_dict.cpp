@@ -1,7 +1,10 @@
-// checkpoint/state_dict.cpp: the container.
+// checkpoint/state_dict.cpp: the container, and other names for what it holds.
 #include "smp/state_dict.h"
 
+#include <functional>
+
 #include "base/check.h"
+#include "checkpoint/names.h"
 
 namespace smp {
 
@@ -38,6 +41,37 @@ std::vector<std::string> StateDict::names() const {
   names.reserve(items_.size());
   for (const auto& item : items_) names.push_back(item.first);
   return names;
+}
+
+namespace {
+
+StateDict renamed(const StateDict& dict,
+                  const std::function<std::string(const std::string&)>& change) {
+  StateDict changed;
+  changed.metadata = dict.metadata;
+  for (const auto& [name, tensor] : dict) {
+    auto now = change(name);
+    SMP_REQUIRE(!changed.contains(now), "two tensors would be called \"", now, "\", one of them \"",
+                name, "\" now");
+    changed.insert(std::move(now), tensor);
+  }
+  return changed;
+}
+
+}  // namespace
+
+StateDict without_prefix(const StateDict& dict, const std::string& prefix) {
+  return renamed(dict,
+                 [&](const std::string& name) { return checkpoint::without_prefix(name, prefix); });
+}
+
+StateDict with_prefix(const StateDict& dict, const std::string& prefix) {
+  return renamed(dict, [&](const std::string& name) { return prefix + name; });
+}
+
+StateDict without_part(const StateDict& dict, const std::string& part) {
+  return renamed(dict,
+                 [&](const std::string& name) { return checkpoint::without_part(name, part); });
 }
 
 }  // namespace smp

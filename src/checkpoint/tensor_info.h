@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,6 +18,11 @@ struct TensorInfo {
 
   static TensorInfo of(std::string name, const at::Tensor& tensor) {
     return {std::move(name), tensor.scalar_type(), tensor.sizes().vec()};
+  }
+  std::size_t bytes() const {
+    auto bytes = c10::elementSize(dtype);
+    for (const auto size : sizes) bytes *= static_cast<std::size_t>(size);
+    return bytes;
   }
   bool operator==(const TensorInfo&) const = default;
 };

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -60,6 +61,10 @@ at::Storage new_storage(std::size_t bytes) {
   return at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte)).storage();
 }
 
+at::Storage zeros(std::size_t bytes) {
+  return at::zeros({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte)).storage();
+}
+
 at::Storage copy_of(const at::Storage& storage) {
   const Geometry bytes{{static_cast<std::int64_t>(storage.nbytes())}, {1}, 0, at::kByte};
   return bytes.on(storage).clone().storage();
@@ -81,6 +86,17 @@ at::Storage conforming(const Operation& operation, const at::Tensor& tensor,
   return storage;
 }
 
+/// Returns the storage of a content that no operation makes.
+/// @param values  if false, zeros may stand for bytes that are not here
+at::Storage first_storage(const Content& content, bool values) {
+  if (!content.given) return new_storage(content.bytes);
+  if (!values && !content.given->storage) return zeros(content.bytes);
+  SMP_REQUIRE(content.given->storage,
+              "values are needed of a tensor into which others were loaded: they come when its "
+              "smp::DistributedModel is placed, at the first step or by place()");
+  return content.given->storage;
+}
+
 /// Identifies a content: one operation may have several results, and many contents have no maker.
 using Key = std::pair<const void*, std::size_t>;
 
@@ -92,21 +108,22 @@ Key key_of(const ContentPtr& content) {
 /// The storages of one evaluation, each kept as long as it is needed.
 class Workspace {
  public:
+  /// @param values  if false, nobody looks at the results
+  explicit Workspace(bool values = true) : values_(values) {}
+
   void need(const ContentPtr& content) { ++entries_[key_of(content)].uses; }
   /// Returns the storage of `content` and counts `uses` of its uses as done. With `written` the
   /// storage may be changed: it is the content's own if nobody else needs that, else a copy.
   at::Storage take(const ContentPtr& content, std::size_t uses, bool written) {
     const auto found = entries_.find(key_of(content));
     auto& entry = found->second;
-    if (!entry.storage) entry.storage = new_storage(content->bytes);
+    if (!entry.storage) entry.storage = first_storage(*content, values_);
     entry.uses -= uses;
     auto storage = entry.storage;
-    if (entry.uses == 0) {
-      entries_.erase(found);
-    } else if (written) {
-      storage = copy_of(storage);
-    }
-    return storage;
+    // What was given may be needed by other recipes, too.
+    const bool shared = entry.uses > 0 || content->given;
+    if (entry.uses == 0) entries_.erase(found);
+    return written && shared ? copy_of(storage) : storage;
   }
   void put(const Operation& maker, std::size_t result, at::Storage storage) {
     const auto found = entries_.find({&maker, result});
@@ -118,6 +135,7 @@ class Workspace {
     std::size_t uses = 0;
     at::Storage storage;
   };
+  const bool values_;
   std::map<Key, Entry> entries_;
 };
 
@@ -280,6 +298,17 @@ std::vector<Operation*> operations_of(const ContentPtr& content) {
   return std::move(collector).collect();
 }
 
+bool is_complete(const ContentPtr& content) {
+  const auto here = [](const ContentPtr& part) { return !part->given || part->given->storage; };
+  if (!here(content)) return false;
+  for (const auto* operation : operations_of(content)) {
+    for (const auto& operand : operation->operands) {
+      if (!here(operand.content)) return false;
+    }
+  }
+  return true;
+}
+
 at::Storage Evaluation::run(const ContentPtr& content) {
   Workspace workspace;
   workspace.need(content);
@@ -300,7 +329,7 @@ void Evaluation::run_for_its_draws(const std::shared_ptr<Operation>& operation) 
     auto& first = alone->operands[0].content;
     first = std::make_shared<Content>(Content{first->bytes, nullptr, 0});
   }
-  Workspace workspace;
+  Workspace workspace(/*values=*/false);
   Collector collector;
   collector.visit(alone.get());
   execute_all(std::move(collector).collect(), workspace, cursor_);

@@ -20,11 +20,19 @@ namespace smp::deferred {
 
 struct Operation;
 
-/// The bytes of a storage at one moment: a result of `maker`, or memory nobody has written yet.
+/// Bytes that come from elsewhere (deferred/later_values.h); no storage as long as they are not
+/// here.
+struct GivenBytes {
+  at::Storage storage;
+};
+
+/// The bytes of a storage at one moment: a result of `maker`, bytes that are given, or memory
+/// nobody has written yet.
 struct Content {
   std::size_t bytes = 0;
   std::shared_ptr<Operation> maker;
   std::size_t result = 0;  ///< index in the maker's results
+  std::shared_ptr<GivenBytes> given = nullptr;
 };
 using ContentPtr = std::shared_ptr<const Content>;
 
@@ -87,15 +95,19 @@ struct Operation {
 /// Returns every operation that `content` depends on, each after those it needs itself.
 std::vector<Operation*> operations_of(const ContentPtr& content);
 
+/// True if all bytes are here that `content` depends on and that come from elsewhere.
+bool is_complete(const ContentPtr& content);
+
 /// Computes the bytes of contents. Storages that are not needed any more are freed at once, so that
 /// at most the operands of one operator live beside the result.
 class Evaluation {
  public:
   explicit Evaluation(RandomCursor& cursor) : cursor_(cursor) {}
 
-  /// @throws UsageError  an operator failed on the values that it got
+  /// @throws UsageError  not is_complete(), or an operator failed on the values that it got.
   at::Storage run(const ContentPtr& content);
   /// Runs `operation` alone, after the operations it needs for its draws, and drops its results.
+  /// Bytes that are not here yet are taken for zeros, since draws seldom depend on values.
   void run_for_its_draws(const std::shared_ptr<Operation>& operation);
 
  private:

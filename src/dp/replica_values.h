@@ -11,9 +11,10 @@
 
 namespace smp::dp {
 
-/// Copies the values that `tensors` have on the member of `replicas` at position `root` into those
-/// of all others, in messages of about `bucket_bytes`. All members pass tensors of the same shapes
-/// and dtypes, in the same order. Suspends the calling fiber. Threads: the rank's.
+/// Copies the values that `tensors`, expanded ones among them, have on the member of `replicas` at
+/// position `root` into those of all others, in messages of about `bucket_bytes`. All members pass
+/// tensors of the same shapes and dtypes, in the same order. Suspends the calling fiber. Threads:
+/// the rank's.
 /// @throws UnsupportedError  a tensor is sparse or quantised.
 /// @throws as d2d::Communicator, with a member that left or that makes another call.
 void take_values_of(int root, const d2d::Communicator& replicas,

@@ -74,5 +74,25 @@ TEST(StateDictOfModule, ConvertsDtypesAndRefusesTwoValuesForOneTensor) {
   EXPECT_EQ(net->table->weight.abs().sum().item<double>(), 0);
 }
 
+/// As a copy would, though what is given changes while it is loaded.
+TEST(StateDictOfModule, LoadsTensorsOfTheModuleItself) {
+  auto net = make_net(1);
+  const auto before = plain_dict(1);
+  const auto own = state_dict(*net);
+  load_state_dict(*net, own);
+  expect_same(state_dict(*net), before);
+  const auto given = [&](const StateDict& from) {
+    StateDict dict;
+    dict.insert("blocks.0.linear.weight", from.at("blocks.1.linear.weight"));
+    dict.insert("blocks.1.linear.weight", from.at("blocks.0.linear.weight"));
+    dict.insert("blocks.2.linear.weight", from.at("blocks.1.linear.weight").t());
+    return dict;
+  };
+  load_state_dict(*net, given(own), /*strict=*/false);
+  for (const auto& [name, tensor] : given(before)) {
+    EXPECT_TRUE(torch::equal(state_dict(*net).at(name), tensor)) << name;
+  }
+}
+
 }  // namespace module_state_dict_test
 }  // namespace smp::model_state

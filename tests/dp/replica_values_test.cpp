@@ -35,6 +35,25 @@ TEST(ReplicaValues, AreThoseOfTheRoot) {
   }
 }
 
+/// LibTorch writes no tensor whose elements share memory: what they share is written.
+TEST(ReplicaValues, OfExpandedTensorsAreThoseOfTheRoot) {
+  d2d::SimulatedJob job(2);
+  job.on_ranks({0, 1}, [&](int rank, d2d::Communicators& own) {
+    const auto made = [](int replica) {
+      return std::vector<at::Tensor>{at::full({1, 3}, replica + 0.5).expand({4, 3}),
+                                     at::full({2, 1, 1}, replica).expand({2, 3, 4}),
+                                     (at::arange(6) + replica).unfold(0, 3, 1)};
+    };
+    const auto tensors = made(rank);
+    take_values_of(1, own.all(), tensors, 8);
+    const auto expected = made(1);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_TRUE(at::equal(tensors[i], expected[i])) << "tensor " << i << " of rank " << rank;
+      EXPECT_EQ(tensors[i].strides(), expected[i].strides());
+    }
+  });
+}
+
 TEST(ReplicaValues, OfSparseTensorsAreRefused) {
   d2d::SimulatedJob job(2);
   job.on_ranks({0, 1}, [&](int, d2d::Communicators& own) {

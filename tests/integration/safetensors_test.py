@@ -67,6 +67,40 @@ class Safetensors(unittest.TestCase):
     def test_a_file_without_tensors(self):
         self.assertEqual(self.rewrite({})[0], {})
 
+    def test_a_sharded_model(self):
+        import json
+        import numpy
+        from safetensors.numpy import load_file, save_file
+        folder = os.path.join(SCRATCH, "sharded")
+        os.makedirs(folder, exist_ok=True)
+        tensors = {f"layer.{i}": numpy.full((i + 1, 3), i, "float32") for i in range(5)}
+        files = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(tensors)}
+        for file in set(files.values()):
+            save_file({name: tensors[name] for name in tensors if files[name] == file}, os.path.join(folder, file))
+        index = os.path.join(folder, "model.safetensors.index.json")
+        with open(index, "w") as out:
+            json.dump({"metadata": {"total_size": 180}, "weight_map": files}, out)
+        ours = os.path.join(SCRATCH, "joined")
+        for path in (index, folder):
+            subprocess.run([REWRITE, path, ours], check=True)
+            read = load_file(ours)
+            self.assertEqual(set(read), set(tensors))
+            for name, tensor in tensors.items():
+                self.assertEqual(read[name].tobytes(), tensor.tobytes(), name)
+
+    def test_equal_content_is_equal_bytes(self):
+        import numpy
+        from safetensors.numpy import save_file
+        metadata = {f"key {i}": str(i) for i in range(20)}
+        written = set()
+        for attempt in range(4):  # the package writes the metadata in another order each time
+            theirs, ours = os.path.join(SCRATCH, "theirs"), os.path.join(SCRATCH, "ours")
+            save_file({"x": numpy.ones(3), "y": numpy.zeros(2)}, theirs, metadata)
+            subprocess.run([REWRITE, theirs, ours], check=True)
+            with open(ours, "rb") as file:
+                written.add(file.read())
+        self.assertEqual(len(written), 1)
+
     def test_our_damage_is_noticed(self):
         import numpy
         _, _, path = self.rewrite({"x": numpy.ones(100)})

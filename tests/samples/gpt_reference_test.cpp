@@ -61,5 +61,14 @@ TEST(GptReference, ReadsNamesWithoutPrefixAndLeavesOutMasks) {
   EXPECT_EQ(ours.at("transformer.h.0.attention.qkv.weight").sizes(), (c10::IntArrayRef{6, 2}));
 }
 
+TEST(GptReference, RefusesTwoMatricesForATiedTable) {
+  const auto table = torch::ones({3, 2});
+  const smp::StateDict same{{"wte.weight", table}, {"lm_head.weight", table.clone()}};
+  const smp::StateDict apart{{"wte.weight", table}, {"lm_head.weight", table * 2}};
+  EXPECT_EQ(from_public_gpt2(same, config_of(true)).size(), 1u);
+  EXPECT_THROW(from_public_gpt2(apart, config_of(true)), std::invalid_argument);
+  EXPECT_EQ(from_public_gpt2(apart, config_of(false)).size(), 2u);
+}
+
 }  // namespace
 }  // namespace models

@@ -110,5 +110,22 @@ TEST(T5Weights, DropsCopiesOfTheTable) {
             (std::vector<std::string>{"shared.weight", "lm_head.weight"}));
 }
 
+/// A configuration that says "tied", beside a file with two matrices.
+TEST(T5Weights, RefusesTwoMatricesForOne) {
+  const auto table = torch::ones({2, 2});
+  T5Config config;
+  for (const char* name : {"lm_head.weight", "encoder.embed_tokens.weight"}) {
+    const smp::StateDict published{{"shared.weight", table}, {name, table * 2}};
+    try {
+      from_public_t5(published, config);
+      ADD_FAILURE() << name;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_NE(std::string(error.what()).find(name), std::string::npos);
+    }
+  }
+  config.tie_word_embeddings = false;
+  from_public_t5({{"shared.weight", table}, {"lm_head.weight", table * 2}}, config);
+}
+
 }  // namespace
 }  // namespace t5

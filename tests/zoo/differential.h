@@ -203,8 +203,12 @@ inline void expect_close(const Tensor& ours, const Tensor& reference, double tol
     EXPECT_TRUE(torch::equal(ours, reference)) << name;
     return;
   }
-  const double scale = std::max(1e-3, reference.abs().max().item<double>());
-  EXPECT_LE((ours - reference).abs().max().item<double>(), tolerance * scale) << name;
+  EXPECT_TRUE(torch::equal(ours.isnan(), reference.isnan())) << name;
+  const auto expected = reference.nan_to_num(0, INFINITY, -INFINITY);
+  const double scale = std::max(1e-3, expected.abs().max().item<double>());
+  EXPECT_LE((ours.nan_to_num(0, INFINITY, -INFINITY) - expected).abs().max().item<double>(),
+            tolerance * scale)
+      << name;
 }
 
 /// Fails unless `ours`, the parts of all ranks together, has everything that `reference` has.

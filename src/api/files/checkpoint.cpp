@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,38 +20,34 @@
 #include "api/rank/rank.h"
 #include "api/state/session_state.h"
 #include "base/check.h"
+#include "base/log.h"
+#include "base/text/excerpt.h"
 #include "checkpoint/aliases.h"
 #include "checkpoint/exchange.h"
 #include "checkpoint/load_plan.h"
 #include "checkpoint/safetensors_file.h"
+#include "checkpoint/safetensors_set.h"
 #include "smp/error.h"
 
 namespace smp {
 namespace {
 
 using checkpoint::Aliases;
+using checkpoint::attempt;
 using checkpoint::Metadata;
-using checkpoint::SafetensorsReader;
+using checkpoint::SafetensorsSet;
 using checkpoint::SafetensorsWriter;
 using checkpoint::TensorInfo;
 
 /// Adds the format that Python's tools ask for: "pt" means tensors of PyTorch.
 Metadata with_format(Metadata metadata) {
+  for (const char* own : {checkpoint::kAliasKey, checkpoint::kChecksumKey}) {
+    SMP_REQUIRE(metadata.count(own) == 0, "save_safetensors: the metadata \"", own,
+                "\" is written by this library, and means something when the file is loaded; give "
+                "yours another name");
+  }
   metadata.emplace("format", "pt");
   return metadata;
-}
-
-/// Runs `action` and returns its exception, for other ranks to be told of it. A PeerLostError is
-/// thrown at once, because then there is nobody to tell.
-std::exception_ptr attempt(const std::function<void()>& action) {
-  try {
-    action();
-    return nullptr;
-  } catch (const PeerLostError&) {
-    throw;
-  } catch (const std::exception&) {
-    return std::current_exception();
-  }
 }
 
 /// What the replicas learn of a file that the first one writes. That may save alone; another one
@@ -113,8 +108,8 @@ void save_safetensors(const StateDict& dict, const std::string& path) {
   std::vector<TensorInfo> infos;
   for (const std::size_t i : written) {
     const auto& [name, tensor] = *(dict.begin() + static_cast<std::ptrdiff_t>(i));
-    SMP_REQUIRE_AS(UnsupportedError, tensor.layout() == at::kStrided && !tensor.is_quantized(),
-                   "save_safetensors: ", name, " is no dense tensor; convert it with to_dense()");
+    const auto problem = problem_with_values(name, tensor);
+    SMP_REQUIRE_AS(UnsupportedError, problem.empty(), "save_safetensors: ", problem);
     infos.push_back(TensorInfo::of(name, tensor));
   }
   auto metadata = with_format(dict.metadata);
@@ -142,12 +137,12 @@ void save_safetensors(const DistributedModelBase& model, const std::string& path
     infos.push_back({names[0], tensor.scalar_type(), whole.sizes(tensor)});
     for (std::size_t k = 1; k < names.size(); ++k) aliases.emplace_back(names[k], names[0]);
   }
-  auto all_metadata = with_format(metadata);
-  checkpoint::put_aliases(aliases, all_metadata);
   std::optional<SafetensorsWriter> writer;
   auto problem = attempt([&] {
+    auto all_metadata = with_format(metadata);
+    checkpoint::put_aliases(aliases, all_metadata);
     const bool writes = rank.is_first_stage() && (!whole.any() || place.tp_rank() == 0);
-    if (writes) writer.emplace(path, infos, all_metadata);
+    if (writes) writer.emplace(path, infos, std::move(all_metadata));
   });
   // A write that fails ends the gathering of this pipeline only: those that hold the other slices
   // hear of it at last.
@@ -163,14 +158,36 @@ void save_safetensors(const DistributedModelBase& model, const std::string& path
   if (common) std::rethrow_exception(common);
 }
 
-StateDict load_safetensors(const std::string& path) {
-  const SafetensorsReader file(path);
-  StateDict dict;
-  dict.metadata = file.metadata();
-  for (std::size_t i = 0; i < file.tensors().size(); ++i) {
-    dict.insert(file.tensors()[i].info.name, file.read(i));
+namespace {
+
+/// Returns the tensors of `files` that cannot be read, for a message; empty if all can.
+std::string unreadable_tensors(const SafetensorsSet& files) {
+  std::string text;
+  for (const auto& entry : files.tensors()) {
+    if (entry.unreadable.empty()) continue;
+    text += base::concat("\n  ", base::excerpt(entry.info.name), ": ", entry.unreadable);
   }
-  for (const auto& [alias, name] : checkpoint::take_aliases(dict.metadata, path)) {
+  return text;
+}
+
+}  // namespace
+
+StateDict load_safetensors(const std::string& path, bool strict) {
+  const SafetensorsSet files(path);
+  const auto unreadable = unreadable_tensors(files);
+  SMP_REQUIRE_AS(UnsupportedError, !strict || unreadable.empty(), path,
+                 ": tensors that cannot be read:", unreadable,
+                 "\nload_safetensors(path, /*strict=*/false) reads all others");
+  if (!unreadable.empty()) {
+    base::log(base::LogLevel::kWarning, path, ": left out:", unreadable);
+  }
+  StateDict dict;
+  dict.metadata = files.metadata();
+  for (std::size_t i = 0; i < files.tensors().size(); ++i) {
+    const auto& entry = files.tensors()[i];
+    if (entry.unreadable.empty()) dict.insert(entry.info.name, files.read(i));
+  }
+  for (const auto& [alias, name] : files.aliases()) {
     if (dict.contains(name) && !dict.contains(alias)) dict.insert(alias, dict.at(name));
   }
   return dict;
@@ -178,55 +195,38 @@ StateDict load_safetensors(const std::string& path) {
 
 namespace {
 
-/// Returns an offer of the tensors of a file, under those of their names that `model` knows.
-checkpoint::Offer offer_of(const std::string& path, const torch::nn::Module& model) {
-  const auto file = std::make_shared<SafetensorsReader>(path);
+/// Returns an offer of the tensors of files, under those of their names that `model` knows.
+checkpoint::Offer offer_of_files(const std::string& path, const torch::nn::Module& model) {
+  const auto files = std::make_shared<const SafetensorsSet>(path);
+  const auto tensors = checkpoint::tensors_of(model);
   std::set<std::string> known, stored;
-  for (const auto& [tensor, names] : checkpoint::tensors_of(model)) {
-    known.insert(names.begin(), names.end());
-  }
-  for (const auto& tensor : file->tensors()) stored.insert(tensor.info.name);
-  auto metadata = file->metadata();
+  for (const auto& [tensor, names] : tensors) known.insert(names.begin(), names.end());
+  for (const auto& entry : files->tensors()) stored.insert(entry.info.name);
   std::map<std::string, std::vector<std::string>> aliases;
-  for (auto& [alias, name] : checkpoint::take_aliases(metadata, path)) {
+  for (const auto& [alias, name] : files->aliases()) {
     if (known.count(alias) > 0 && stored.count(alias) == 0) aliases[name].push_back(alias);
   }
   checkpoint::Offer offer;
   std::vector<std::size_t> numbers;
-  for (std::size_t i = 0; i < file->tensors().size(); ++i) {
-    auto info = file->tensors()[i].info;
-    auto names = aliases[info.name];
-    if (names.empty() || known.count(info.name) > 0) names.push_back(info.name);
-    for (auto& name : names) {
-      info.name = std::move(name);
-      offer.tensors.push_back(info);
+  for (std::size_t i = 0; i < files->tensors().size(); ++i) {
+    const auto& entry = files->tensors()[i];
+    auto names = aliases[entry.info.name];
+    if (names.empty() || known.count(entry.info.name) > 0) names.push_back(entry.info.name);
+    for (const auto& name : names) {
+      SMP_REQUIRE_AS(UnsupportedError, entry.unreadable.empty() || known.count(name) == 0,
+                     entry.file->path(), ": \"", name, "\": ", entry.unreadable);
+      // What cannot be read is offered as bytes, which no tensor of the model takes.
+      offer.tensors.push_back(
+          {name, entry.unreadable.empty() ? entry.info.dtype : at::kByte, entry.info.sizes});
       numbers.push_back(i);
     }
   }
   offer.read_first = true;
-  offer.read = [file, numbers = std::move(numbers)](std::size_t i) {
-    return file->read(numbers[i]);
+  offer.read = [files, numbers = std::move(numbers)](std::size_t i) {
+    return files->read(numbers[i]);
   };
+  offer.problem = checkpoint::problem_with_repeats(tensors, offer);
   return offer;
-}
-
-/// Returns what is wrong with tied tensors, which the model has once and the file under several
-/// names, or an empty text. Some of these names may be aliases of tensors that the file has once.
-std::string problem_with_ties(const checkpoint::Offer& offer, const torch::nn::Module& model) {
-  std::unordered_map<std::string, std::size_t> place;
-  for (std::size_t i = 0; i < offer.tensors.size(); ++i) place.emplace(offer.tensors[i].name, i);
-  for (const auto& tied : checkpoint::tensors_of(model)) {
-    StateDict offered;
-    for (const auto& name : tied.names) {
-      const auto found = place.find(name);
-      if (tied.names.size() > 1 && found != place.end()) {
-        offered.insert(name, offer.read(found->second));
-      }
-    }
-    auto problem = checkpoint::problem_with({tied}, offered, /*strict=*/true);
-    if (!problem.empty()) return problem;
-  }
-  return {};
 }
 
 }  // namespace
@@ -235,8 +235,7 @@ LoadResult load_safetensors(DistributedModelBase& model, const std::string& path
   checkpoint::Offer offer;
   if (between_steps("load_safetensors").is_first_stage()) {
     try {
-      offer = offer_of(path, model.base_module());
-      if (strict) offer.problem = problem_with_ties(offer, model.base_module());
+      offer = offer_of_files(path, model.base_module());
     } catch (const std::exception& error) {
       offer.problem = error.what();
     }

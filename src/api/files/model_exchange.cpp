@@ -1,16 +1,21 @@
 // api/files/model_exchange.cpp: who owns what, told to checkpoint::Exchange.
 #include "api/files/model_exchange.h"
 
-#include <algorithm>
+#include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
+#include "api/model/model_state.h"
 #include "api/optimizer/whole_tensors.h"
 #include "api/rank/rank.h"
 #include "base/check.h"
 #include "checkpoint/load_plan.h"
+#include "d2d/tensors/tensor_data.h"
 #include "deferred/delayed_tensors.h"
+#include "deferred/later_values.h"
 #include "server/modules/foreign_parameters.h"
 
 namespace smp {
@@ -88,45 +93,136 @@ void agree_everywhere(const Rank& rank, const Exchange& exchange,
   if (problem) std::rethrow_exception(problem);
 }
 
-/// A load that has been checked, and that may wait for the model's tensors to have values.
-class PendingLoad {
+/// The memory of tensors that a load writes one after the other.
+class Memory {
  public:
-  PendingLoad(DistributedModelBase& model, const d2d::Communicator& ranks, Offer offer, bool strict,
-              const char* what)
-      : source_(base::concat(what, ": ", offer.source)),
-        tensors_(checkpoint::tensors_of(model.base_module())),
-        whole_(Rank::current(), model),
-        exchange_(ranks, std::move(offer), what),
-        plan_(
-            checkpoint::plan_load(whole_.shapes(tensors_), exchange_.tensors(), strict, source_)) {}
-
-  const LoadResult& result() const { return plan_.result; }
-  bool is_delayed() const {
-    return std::any_of(tensors_.begin(), tensors_.end(),
-                       [](const NamedTensor& named) { return deferred::is_delayed(named.tensor); });
+  explicit Memory(const std::vector<NamedTensor>& targets) {
+    for (const auto& [tensor, names] : targets) {
+      if (!tensor.has_storage()) continue;
+      storages_.insert(tensor.storage().unsafeGetStorageImpl());
+      for (const auto& name : names) targets_.emplace(name, tensor);
+    }
+  }
+  /// True if `value` may have changed when it is read for the tensor called `name`: it shares
+  /// memory with the tensors, and is not that very one.
+  bool is_written_before(const std::string& name, const at::Tensor& value) const {
+    if (!value.has_storage() || storages_.count(value.storage().unsafeGetStorageImpl()) == 0) {
+      return false;
+    }
+    const auto own = targets_.find(name);
+    return own == targets_.end() || !own->second.is_alias_of(value) ||
+           own->second.storage_offset() != value.storage_offset() ||
+           own->second.sizes() != value.sizes() || own->second.strides() != value.strides();
   }
 
-  void carry_out() {
-    std::vector<bool> wanted(exchange_.tensors().size());
-    std::vector<at::Tensor> targets(wanted.size());
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      const auto& source = plan_.sources[i];
+ private:
+  std::unordered_set<const void*> storages_;
+  std::unordered_map<std::string, at::Tensor> targets_;  // by name
+};
+
+/// A load into a model, by all ranks that hold a part of it. What has values is written at once;
+/// what has none yet gets the values of now when the model is placed, in the order of the program.
+class ModelLoad {
+ public:
+  /// Checks everything, on all ranks.
+  ModelLoad(DistributedModelBase& model, const d2d::Communicator& ranks, Offer offer, bool strict,
+            const char* what)
+      : model_(model),
+        tensors_(checkpoint::tensors_of(model.base_module())),
+        whole_(Rank::current(), model),
+        exchange_(std::in_place, ranks, offer, what) {
+    exchange_->agree(checkpoint::attempt([&] {
+      plan_ = checkpoint::plan_load(whole_.shapes(tensors_), exchange_->tensors(), strict,
+                                    base::concat(what, ": ", offer.source));
+      require_writable(what);
+    }));
+    exchange_->require_same(same_values(strict));
+  }
+
+  const LoadResult& result() const { return plan_.result; }
+
+  /// Returns true if values wait for the model's placement.
+  bool write() {
+    const auto later =
+        targets([](const at::Tensor& tensor) { return deferred::is_delayed(tensor); });
+    std::optional<Exchange> kept;
+    if (!later.empty()) kept = exchange_->kept(wanted(later));
+    const auto now = targets([](const at::Tensor& tensor) {
       // Copies of small buffers take them too.
-      if (!source || server::is_foreign(tensors_[i].tensor)) continue;
-      wanted[*source] = true;
-      targets[*source] = tensors_[i].tensor;
+      return !deferred::is_delayed(tensor) && !server::is_foreign(tensor);
+    });
+    exchange_->deliver(wanted(now), [&](std::size_t source, const at::Tensor& values) {
+      const auto& target = now.at(source);
+      checkpoint::store(target, whole_.own_part(target, values));
+    });
+    for (const auto& [source, target] : later) {
+      deferred::LaterValues values(target, exchange_->tensors()[source].dtype);
+      checkpoint::store(target, values.take_stand_in());
+      waiting_.emplace(source, Waiting{target, std::move(values)});
     }
-    exchange_.deliver(wanted, [&](std::size_t source, const at::Tensor& values) {
-      checkpoint::store(targets[source], whole_.own_part(targets[source], values));
+    exchange_ = std::move(kept);
+    return exchange_.has_value();
+  }
+
+  /// Brings what waits to the ranks that need it.
+  void bring() {
+    std::vector<bool> needed(exchange_->tensors().size());
+    for (const auto& [source, waiting] : waiting_) needed[source] = waiting.values.needed();
+    exchange_->deliver(needed, [&](std::size_t source, const at::Tensor& values) {
+      const auto& [target, later] = waiting_.at(source);
+      later.give(whole_.own_part(target, values));
+      if (model_.partitioned()) later.fill_target();
     });
   }
 
  private:
-  std::string source_;  // of the values, for messages
+  using Targets = std::map<std::size_t, at::Tensor>;  // by source
+  struct Waiting {
+    at::Tensor target;
+    deferred::LaterValues values;
+  };
+
+  template <class Wants>
+  Targets targets(Wants&& wants) const {
+    Targets chosen;
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const auto& source = plan_.sources[i];
+      if (source && wants(tensors_[i].tensor)) chosen.emplace(*source, tensors_[i].tensor);
+    }
+    return chosen;
+  }
+  std::vector<bool> wanted(const Targets& targets) const {
+    std::vector<bool> wanted(exchange_->tensors().size());
+    for (const auto& [source, target] : targets) wanted[source] = true;
+    return wanted;
+  }
+
+  void require_writable(const char* what) const {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const auto& [tensor, names] = tensors_[i];
+      if (!plan_.sources[i] || server::is_foreign(tensor) || deferred::is_delayed(tensor)) continue;
+      const auto problem = checkpoint::problem_with_target(names[0], tensor);
+      SMP_REQUIRE(problem.empty(), what, ": ", problem, "; nothing was loaded");
+    }
+  }
+
+  /// Returns what is loaded into each tensor: under one of its names, or strictly under all.
+  std::vector<checkpoint::SameValues> same_values(bool strict) const {
+    std::vector<checkpoint::SameValues> groups;
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (!plan_.sources[i]) continue;
+      groups.push_back({strict ? plan_.names[i] : std::vector<std::size_t>{*plan_.sources[i]},
+                        tensors_[i].tensor.scalar_type()});
+    }
+    return groups;
+  }
+
+  DistributedModelBase& model_;
   std::vector<NamedTensor> tensors_;
   WholeTensors whole_;
-  Exchange exchange_;
+  std::optional<Exchange> exchange_;  // of what is offered, then of what waits
   checkpoint::LoadPlan plan_;
+  std::map<std::size_t, Waiting> waiting_;  // by source
 };
 
 }  // namespace
@@ -163,25 +259,34 @@ void gather_model(const DistributedModelBase& model, const std::vector<NamedTens
 LoadResult load_model(DistributedModelBase& model, Offer offer, bool strict, const char* what) {
   auto& rank = between_steps(what);
   const auto load =
-      std::make_shared<PendingLoad>(model, model_holders(rank), std::move(offer), strict, what);
-  if (load->is_delayed()) {
-    model.on_placed([load] { load->carry_out(); });
-  } else {
-    load->carry_out();
-  }
+      std::make_shared<ModelLoad>(model, model_holders(rank), std::move(offer), strict, what);
+  if (load->write()) before_values(model, [load] { load->bring(); });
   return load->result();
 }
 
-Offer offer_of(StateDict dict) {
+Offer offer_of(StateDict dict, const std::vector<NamedTensor>& targets) {
+  const Memory memory(targets);
   Offer offer;
   offer.source = "the dict";
   std::vector<at::Tensor> values;
   for (const auto& [name, tensor] : dict) {
     offer.tensors.push_back(TensorInfo::of(name, tensor));
-    values.push_back(tensor);
+    if (offer.problem.empty()) offer.problem = problem_with_values(name, tensor);
+    const bool may_change = offer.problem.empty() && memory.is_written_before(name, tensor);
+    values.push_back(may_change ? d2d::independent_copy(tensor) : tensor);
   }
   offer.read = [values = std::move(values)](std::size_t i) { return values[i]; };
   return offer;
+}
+
+std::string problem_with_values(const std::string& name, const at::Tensor& tensor) {
+  if (deferred::is_delayed(tensor)) return deferred::no_values_yet(name);
+  if (server::is_foreign(tensor)) {
+    return name +
+           " lives on another rank and has no values here; ask the smp::DistributedModel "
+           "for its state_dict(), on every rank";
+  }
+  return checkpoint::problem_with_values(name, tensor);
 }
 
 }  // namespace smp

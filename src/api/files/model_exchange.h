@@ -30,12 +30,22 @@ void gather_model(const DistributedModelBase& model,
                   const std::exception_ptr& problem, const char* what,
                   const std::function<void(std::size_t, const at::Tensor&)>& take);
 
-/// Loads what the ranks of model_holders() offer into `model`; each takes what it holds. Tensors
-/// that have no values yet get them at placement. All of these ranks call it.
+/// Loads what the ranks of model_holders() offer into `model`; each takes what it holds. Everything
+/// is checked on all of them before anything is written. Tensors that have no values yet take their
+/// place in the order of the program, and get the values of now at placement. All of these ranks
+/// call it.
 LoadResult load_model(DistributedModelBase& model, checkpoint::Offer offer, bool strict,
                       const char* what);
 
-/// Returns an offer of the tensors of `dict`, which the offer keeps.
-checkpoint::Offer offer_of(StateDict dict);
+/// Returns an offer of the tensors of `dict`, which the offer keeps; with a problem if one of them
+/// has no values.
+/// @param targets  what will be written: a tensor of `dict` that lies in the memory of another
+///                 one's target is offered as a copy
+checkpoint::Offer offer_of(StateDict dict,
+                           const std::vector<checkpoint::NamedTensor>& targets = {});
+
+/// Returns why `tensor`, called `name`, has no values that could be loaded or saved; empty if it
+/// has.
+std::string problem_with_values(const std::string& name, const at::Tensor& tensor);
 
 }  // namespace smp

@@ -59,12 +59,20 @@ StateDict state_dict(const torch::nn::Module& module) {
 }
 
 LoadResult load_state_dict(torch::nn::Module& module, const StateDict& dict, bool strict) {
+  constexpr const char* kWhat = "load_state_dict: ";
   const auto tensors = tensors_of(module);
   require_values_here(tensors, "load_state_dict");
-  const auto problem = checkpoint::problem_with(tensors, dict, strict);
-  SMP_REQUIRE(problem.empty(), "load_state_dict: ", problem);
-  const auto offer = offer_of(dict);
+  const auto offer = offer_of(dict, tensors);
+  SMP_REQUIRE(offer.problem.empty(), kWhat, offer.problem);
   auto plan = checkpoint::plan_load(tensors, offer.tensors, strict, "load_state_dict: the dict");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!plan.sources[i]) continue;
+    const auto problem = checkpoint::problem_with_target(tensors[i].names[0], tensors[i].tensor);
+    SMP_REQUIRE(problem.empty(), kWhat, problem, "; nothing was loaded");
+  }
+  auto problem = checkpoint::problem_with_repeats(tensors, offer);
+  if (strict && problem.empty()) problem = checkpoint::problem_with_ties(tensors, offer);
+  SMP_REQUIRE(problem.empty(), kWhat, problem);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (plan.sources[i]) checkpoint::store(tensors[i].tensor, offer.read(*plan.sources[i]));
   }
@@ -95,8 +103,9 @@ StateDict DistributedModelBase::local_state_dict() const {
 
 LoadResult DistributedModelBase::load_state_dict(const StateDict& dict, bool strict) {
   const PublicCall call("smp::DistributedModel::load_state_dict");
-  auto offer = offer_of(dict);
-  offer.problem = checkpoint::problem_with(tensors_of(base_module()), dict, strict);
+  const auto tensors = tensors_of(base_module());
+  auto offer = offer_of(dict, tensors);
+  if (offer.problem.empty()) offer.problem = checkpoint::problem_with_repeats(tensors, offer);
   return load_model(*this, std::move(offer), strict, "load_state_dict");
 }
 

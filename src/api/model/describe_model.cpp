@@ -9,6 +9,8 @@
 
 #include "api/model/common_buffers.h"
 #include "base/check.h"
+#include "base/text/excerpt.h"
+#include "base/text/utf8.h"
 #include "module/path_below.h"
 #include "smp/nn/sequential.h"
 
@@ -71,7 +73,14 @@ class Walk {
   }
 
  private:
+  static void require_text(const std::string& name) {
+    SMP_REQUIRE(base::is_utf8(name), "the name \"", base::excerpt(name),
+                "\" of a module or parameter is no UTF-8 text, of which plans, files and messages "
+                "consist; register it under another name");
+  }
+
   int add_node(torch::nn::Module& module, const std::string& path, int parent) {
+    require_text(path);
     const int node = description.tree.add(path, parent);
     auto* routed = dynamic_cast<RoutedBase*>(&module);
     description.modules.push_back(&module);
@@ -81,6 +90,7 @@ class Walk {
     if (routed != nullptr) own.state_use = routed->smp_state_use();
     own.sequential = dynamic_cast<const nn::SequentialImpl*>(&module) != nullptr;
     for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
+      require_text(path_below(path, parameter.key()));
       const int number = number_of(parameter.value(), path_below(path, parameter.key()));
       description.tree.nodes[static_cast<std::size_t>(node)].parameters.push_back(
           {parameter.key(), number});

@@ -55,9 +55,12 @@ void place_modules(Rank& rank, const ModelDescription& description, const Partit
 }  // namespace
 
 ModelPlacement::ModelPlacement(Rank& rank, const ModelDescription& description,
-                               const PartitionPlan& plan) {
+                               const PartitionPlan& plan,
+                               const std::function<void()>& before_values) {
   place_modules(rank, description, plan);
   find_tensors(description, plan);
+  free_tensors_of_others(rank);
+  before_values();
   keep_own_tensors(rank);
   malloc_trim(0);  // glibc keeps freed pages of small tensors otherwise
 }
@@ -90,15 +93,22 @@ bool ModelPlacement::PlacedTensor::here(PpRank stage) const {
   return everywhere || std::find(holders.begin(), holders.end(), stage) != holders.end();
 }
 
-void ModelPlacement::keep_own_tensors(Rank& rank) const {
+/// Announces delayed tensors first, all of them: they have their names on every rank.
+void ModelPlacement::free_tensors_of_others(Rank& rank) const {
   deferred::Materialiser materialiser(rank.parts().device);
   for (const auto& placed : tensors_) materialiser.announce(placed.name, placed.tensor);
   const auto stages = ranks_of(rank.topology(), Group::kPp);
-  auto& server = rank.server();
   for (const auto& placed : tensors_) {
     if (placed.here(rank.pp_rank())) continue;
-    server.foreign().shrink(placed.name, placed.tensor, stages[placed.owner.index()], placed.held);
+    rank.server().foreign().shrink(placed.name, placed.tensor, stages[placed.owner.index()],
+                                   placed.held);
   }
+}
+
+void ModelPlacement::keep_own_tensors(Rank& rank) const {
+  deferred::Materialiser materialiser(rank.parts().device);
+  const auto stages = ranks_of(rank.topology(), Group::kPp);
+  auto& server = rank.server();
   base::Progress progress("the model's first values", std::ssize(tensors_));
   for (const auto& placed : tensors_) {
     progress.at(&placed - tensors_.data());

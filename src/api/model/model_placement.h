@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -27,11 +28,13 @@ class ModelPlacement {
   /// Places the model that `description` describes: numbers its routed modules, frees the tensors
   /// of other stages, and last gives this rank's delayed tensors their values, when nothing else is
   /// in memory that will not stay. A tensor keeps its TensorImpl, since optimizers know it by that.
+  /// @param before_values  called between the two: brings what those values depend on; may suspend
   ///
   /// A tensor is owned by the stage of the module that registered it first. A buffer stays on other
   /// stages too, as a copy, if a module there holds it as well, or if it is small
   /// (partitioning::kSmallBuffer): any code may read it. Not so running statistics.
-  ModelPlacement(Rank& rank, const ModelDescription& description, const PartitionPlan& plan);
+  ModelPlacement(Rank& rank, const ModelDescription& description, const PartitionPlan& plan,
+                 const std::function<void()>& before_values);
 
   /// True if `stage` owns `tensor`, a parameter or buffer of the model; a copy does not count.
   [[nodiscard]] bool is_on(PpRank stage, const at::Tensor& tensor) const;
@@ -54,6 +57,7 @@ class ModelPlacement {
   };
   void find_tensors(const ModelDescription& description, const PartitionPlan& plan);
   void note(const PlacedTensor& found);
+  void free_tensors_of_others(Rank& rank) const;
   void keep_own_tensors(Rank& rank) const;
 
   std::vector<PlacedTensor> tensors_;                     // each once, under its first name

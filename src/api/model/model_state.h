@@ -1,6 +1,7 @@
 // api/model/model_state.h: what a step does with the session's models before it runs.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <typeinfo>
 
@@ -31,6 +32,11 @@ void refuse_written_weights(const SessionParts& session, int microbatch);
 /// have a batch (smp::Join): statistics of one without stand still. All ranks that run a stage call
 /// it. @throws as dp::take_values_of
 void take_buffers_of_first(const SessionParts& session);
+
+/// Calls `bring` once: when `model`, or one that shares parts with it, is placed and this rank has
+/// freed what belongs to others, before the delayed tensors that stay get their values; at once if
+/// the model is placed already. On all ranks that place it, in the order of these calls.
+void before_values(DistributedModelBase& model, std::function<void()> bring);
 
 /// Returns PlannedModel::simulation of a placed model.
 const std::string& simulation_of(const DistributedModelBase& model);

@@ -18,6 +18,7 @@
 #include "api/rank/rank.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "d2d/tensors/value_hash.h"
 #include "deferred/delayed_tensors.h"
 #include "module/path_below.h"
 #include "server/modules/foreign_parameters.h"
@@ -77,9 +78,7 @@ std::uint64_t hash_of(const at::Tensor& tensor) {
   std::uint64_t hash = XXH3_64bits(tensor.sizes().data(), tensor.sizes().size() * sizeof(long));
   hash = hash * 31 + static_cast<std::uint64_t>(tensor.scalar_type());
   if (!is_readable(tensor)) return hash;
-  const at::NoGradGuard no_grad;
-  const auto dense = tensor.detach().cpu().contiguous();
-  return XXH3_64bits_withSeed(dense.const_data_ptr(), dense.nbytes(), hash);
+  return d2d::value_hash(tensor, hash);
 }
 
 /// Returns a text for people, with enough to tell two tensors apart.

@@ -40,6 +40,10 @@ CommonModules common_modules(const ModelDescription& gone, const ModelDescriptio
   return common;
 }
 
+bool share_parts(const DistributedModelBase& a, const DistributedModelBase& b) {
+  return overlap(parts_of(a.base_module()), parts_of(b.base_module()));
+}
+
 std::vector<DistributedModelBase*> take_independent(std::vector<DistributedModelBase*>& models) {
   std::vector<DistributedModelBase*> taken;
   std::vector<DistributedModelBase*> left;

@@ -25,4 +25,7 @@ CommonModules common_modules(const ModelDescription& gone, const ModelDescriptio
 /// parameters with those before them.
 std::vector<DistributedModelBase*> take_independent(std::vector<DistributedModelBase*>& models);
 
+/// True if the models have a module or a parameter in common.
+[[nodiscard]] bool share_parts(const DistributedModelBase& a, const DistributedModelBase& b);
+
 }  // namespace smp

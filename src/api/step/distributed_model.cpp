@@ -115,6 +115,7 @@ struct DistributedModelBase::State {
   std::optional<ModelPlacement> placement;
   server::LeafGuards guards;
   server::WeightWatch weights;
+  std::vector<std::function<void()>> before_values;
   std::vector<std::function<void()>> on_placed;
   std::shared_ptr<int> no_sync_scopes = std::make_shared<int>(0);
   std::shared_ptr<CommHook> comm_hook;
@@ -298,7 +299,13 @@ void DistributedModelBase::carry_out(const SessionParts& session, PlannedModel&&
   state.plan = std::move(planned.plan);
   state.simulation = std::move(planned.simulation);
   const InitialValues values(rank, *state.module);
-  state.placement.emplace(rank, state.description, *state.plan);
+  try {
+    state.placement.emplace(rank, state.description, *state.plan,
+                            [&] { bring_values(session.state, *this); });
+  } catch (...) {
+    state.plan.reset();
+    throw;
+  }
   rank.server().copies().give([&] { values.take(state.placement->held_on(rank.pp_rank())); });
   rank.server().settings().attach(*state.module);
   const bool watched = planned.state_known && !keeps_state(*state.plan);
@@ -322,6 +329,21 @@ bool DistributedModelBase::wait_for_place() {
     routed->smp_place = {server::kWaitsForPlace, {}, description.tree.nodes[i].path};
   }
   return true;
+}
+
+/// Those that were loaded before, into the model and into models that have a part of it.
+void DistributedModelBase::bring_values(const SessionState& session,
+                                        const DistributedModelBase& placed) {
+  for (auto* model : session.models()) {
+    auto& waiting = model->state_->before_values;
+    if (waiting.empty() || (model != &placed && !share_parts(*model, placed))) continue;
+    for (const auto& bring : std::exchange(waiting, {})) bring();
+  }
+}
+
+void before_values(DistributedModelBase& model, std::function<void()> bring) {
+  if (model.partitioned()) return bring();
+  model.state_->before_values.push_back(std::move(bring));
 }
 
 const std::string& simulation_of(const DistributedModelBase& model) {

@@ -36,4 +36,13 @@ std::size_t character_length(std::string_view text) noexcept {
   return is_allowed(code, length) ? length : 0;
 }
 
+bool is_utf8(std::string_view text) noexcept {
+  while (!text.empty()) {
+    const auto length = character_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 }  // namespace smp::base

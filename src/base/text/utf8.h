@@ -10,4 +10,7 @@ namespace smp::base {
 /// valid UTF-8: a stray or missing byte, a longer form than needed, half of a surrogate pair.
 std::size_t character_length(std::string_view text) noexcept;
 
+/// True if all of `text` is valid UTF-8.
+bool is_utf8(std::string_view text) noexcept;
+
 }  // namespace smp::base

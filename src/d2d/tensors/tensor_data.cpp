@@ -52,6 +52,7 @@ bool is_sendable_dtype(c10::ScalarType dtype) noexcept {
     case c10::ScalarType::Float8_e5m2fnuz:
     case c10::ScalarType::Float8_e4m3fnuz:
     case c10::ScalarType::Float8_e8m0fnu:
+    case c10::ScalarType::Float4_e2m1fn_x2:  // two in a byte, which is its element
       return true;
     default:
       return false;

@@ -10,7 +10,8 @@
 
 namespace smp::d2d {
 
-/// True if elements of this type may be sent: all but quantised and sub-byte types.
+/// True if elements of this type may be sent: all but quantised types and those of
+/// single bits.
 bool is_sendable_dtype(c10::ScalarType dtype) noexcept;
 
 /// Checks that `tensor`, number `index` of a frame, can be sent.

@@ -1,16 +1,12 @@
 // server/modules/buffer_copies.cpp: reports, and who may keep a copy.
 #include "server/modules/buffer_copies.h"
 
-#include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "base/check.h"
-#include "d2d/tensors/tensor_data.h"
+#include "d2d/tensors/value_hash.h"
 #include "server/values/tensor_memory.h"
 
 namespace smp::server {
@@ -19,11 +15,7 @@ namespace {
 /// Returns a hash of the values; never 0.
 std::uint64_t hash_of(const at::Tensor& tensor) {
   if (!can_be_guarded(tensor)) return 1 + std::uint64_t{version_of(tensor)};
-  const at::NoGradGuard no_grad;
-  const bool plain = tensor.is_cpu() && d2d::is_plain(tensor);
-  const auto values =
-      plain ? tensor : tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
-  return std::max<std::uint64_t>(XXH3_64bits(values.const_data_ptr(), values.nbytes()), 1);
+  return std::max<std::uint64_t>(d2d::value_hash(tensor), 1);
 }
 
 }  // namespace

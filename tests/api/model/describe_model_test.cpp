@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/container/modulelist.h>
 
 #include "smp/smp.h"
+#include "support/refusal.h"
 
 namespace smp {
 namespace describe_model_test {
@@ -94,6 +96,24 @@ TEST(DescribeModel, KnowsASequentialByItsType) {
   EXPECT_FALSE(tree.nodes[tree.find("no")].sequential);
   EXPECT_TRUE(tree.nodes[tree.find("yes")].sequential);
   EXPECT_TRUE(tree.nodes[tree.find("derived")].sequential);
+}
+
+/// Plans are JSON, which has no bytes outside of UTF-8.
+TEST(DescribeModel, RefusesNamesThatAreNoText) {
+  struct Net : torch::nn::Module {
+    Net(const char* module, const char* parameter) {
+      register_module(module, torch::nn::ModuleList());
+      register_parameter(parameter, torch::ones({1}));
+    }
+  };
+  Net good("caf\xc3\xa9", "\xe2\x82\xac");
+  EXPECT_NE(describe_model(good).tree.find("caf\xc3\xa9"), -1);
+  Net parameter("a", "w\xff");
+  EXPECT_THAT(refusal([&] { static_cast<void>(describe_model(parameter)); }),
+              testing::HasSubstr("the name \"w\\xff\" of a module or parameter is no UTF-8"));
+  Net module("b\xc3", "w");
+  EXPECT_THAT(refusal([&] { static_cast<void>(describe_model(module)); }),
+              testing::HasSubstr("the name \"b\\xc3\" of a module or parameter is no UTF-8"));
 }
 
 }  // namespace describe_model_test

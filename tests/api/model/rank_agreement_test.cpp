@@ -4,6 +4,9 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <cmath>
+#include <limits>
+
 #include "api/far_model.h"
 #include "api/two_ranks.h"
 
@@ -76,6 +79,18 @@ TEST(RankAgreement, ABufferWithoutMeaningIsNoReasonToStop) {
     FarModel own;
     own.far()->register_buffer("scratch", torch::full({2}, rank()));
     step_of(own)(rows(4));
+  });
+}
+
+/// Its sign and payload depend on the instruction that computed it.
+TEST(RankAgreement, ANaNIsOneNaN) {
+  on_ranks(2, [] {
+    FarModel own;
+    const at::NoGradGuard no_grad;
+    auto bias = own.far()->linear->bias.detach();
+    bias.fill_(std::nan(""));
+    if (rank() == 1) bias.view(at::kLong).bitwise_or_(std::numeric_limits<std::int64_t>::min() + 9);
+    own.model.place();
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "zoo/zoo.h"
@@ -171,6 +172,77 @@ TEST(ReplicaBuffers, ThatModulesWriteMayHaveCopies) {
     for (const auto& [key, loss] : one_stage) {
       EXPECT_NEAR(two_stages.at(key), loss, 1e-12 * std::abs(loss))
           << "step " << key.first << ", replica " << key.second << ", broadcast " << broadcast;
+    }
+  }
+}
+
+/// One row stands for all of a buffer, and windows on a row for another: no memory for each.
+struct WideImpl : torch::nn::Module {
+  WideImpl()
+      : first(register_module("first", nn::Linear(3, 4))),
+        last(register_module("last", nn::Linear(4, 4))) {
+    to(torch::kDouble);
+    wide = register_buffer("wide", torch::rand({1, 4}, torch::kDouble).expand({5, 4}));
+    windows = register_buffer("windows", torch::rand({6}, torch::kDouble).unfold(0, 4, 1));
+    large = register_buffer("large", torch::rand({1, 2}, torch::kDouble).expand({90'000, 2}));
+  }
+  Tensor forward(const Tensor& x) {
+    return last(first(x) * wide[4]) * windows[2] + large.sum() / 90'000;
+  }
+  nn::Linear first, last;
+  Tensor wide, windows, large;
+};
+SMP_MODULE(Wide);
+
+/// LibTorch does not write them, and replicas begin with the values of the first.
+TEST(ReplicaBuffers, ThatAreExpandedTrainAsInOneProcess) {
+  const auto build = [] {
+    torch::manual_seed(5);
+    return Wide();
+  };
+  for (const int stages : {1, 2}) {
+    for (const char* initial : {"equal", "first"}) {
+      for (const bool delayed : {false, true}) {
+        Config config;
+        config.pipeline_parallel_degree = stages;
+        config.initial_values = initial;
+        config.broadcast_buffers = true;
+        auto plain = build();
+        torch::optim::SGD plain_optimizer(plain->parameters(), 0.1);
+        for (int step = 0; step < kSteps; ++step) {
+          plain_optimizer.zero_grad();
+          std::vector<Tensor> rows;
+          for (int r = 0; r < 2; ++r) rows.push_back(numbers(10 * step + r, {6, 3}));
+          plain->forward(torch::cat(rows)).pow(2).mean().backward();
+          plain_optimizer.step();
+        }
+        run_local(
+            2 * stages,
+            [&] {
+              std::optional<delay_param_initialization> delay;
+              if (delayed) delay.emplace();
+              auto net = build();
+              delay.reset();
+              DistributedModel model(net);
+              if (stages > 1) model.set_partition("last", 1);
+              DistributedOptimizer optimizer(model, torch::optim::SGD(model.parameters(), 0.1));
+              auto body = smp::step([&](Tensor x) {
+                auto loss = model(x).pow(2).mean();
+                model.backward(loss);
+                return loss;
+              });
+              for (int step = 0; step < kSteps; ++step) {
+                optimizer.zero_grad();
+                body(numbers(10 * step + dp_rank(), {6, 3}));
+                optimizer.step();
+              }
+              const auto expected = plain->named_parameters();
+              for (const auto& [name, parameter] : model.local_named_parameters()) {
+                EXPECT_TRUE(torch::allclose(parameter, expected[name], 1e-12)) << name;
+              }
+            },
+            config);
+      }
     }
   }
 }

@@ -1,0 +1,26 @@
+// checkpoint/first_difference.h: where two tensors that should have the same values do not.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace smp::checkpoint {
+
+/// One element of two tensors.
+struct Difference {
+  std::vector<std::int64_t> place;  ///< indices
+  std::string first, second;        ///< the values
+};
+
+/// Returns the first element in which `first` and `second` differ, dense tensors of one shape, when
+/// both have elements of `type`; nothing if there is none. A NaN equals every other NaN, 0 equals
+/// -0.
+[[nodiscard]] std::optional<Difference> first_difference(const at::Tensor& first,
+                                                         const at::Tensor& second,
+                                                         c10::ScalarType type);
+
+}  // namespace smp::checkpoint
