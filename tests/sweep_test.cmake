@@ -72,7 +72,7 @@ endforeach()
 sweep(--ranks 1,2 --smp.seed 1 --out none -- true)
 expect(1 "^ranks  seed .*\n1 +1 +- .*failed: it ended well, but left no numbers: no smp::RunLog was made.*\n2 +1 +-")
 
-sweep(--ranks 2 --smp.seed 7,8 --out said -- sh -c "echo before; echo 'smp: rank 1: too hot' >&2; exit 3")
+sweep(--ranks 2 --smp.seed 7,8 --out said -- sh -c "echo before && echo 'smp: rank 1: too hot' >&2 && exit 3")
 expect(1 "7 +- .*\n +failed: rank 1: too hot\n8 ")
 file(READ ${WORK}/said/002.log log)
 if(NOT log MATCHES "before" OR NOT log MATCHES "too hot")

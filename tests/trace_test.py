@@ -127,7 +127,7 @@ def check_trace(name, read, trace):
 
 
 def main():
-    run = sorted(pathlib.Path(sys.argv[1]).glob("demo-*"))[-1]
+    run = sorted(pathlib.Path(sys.argv[1]).glob("demo-*/trace-chrome.json"))[-1].parent
     trace = json.loads((run / "trace.json").read_text())
     chrome = read_chrome(run / "trace-chrome.json")
     check_trace("trace-chrome.json", chrome, trace)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 
 #include <concepts>
 #include <cstddef>
@@ -187,13 +188,28 @@ consteval bool stands_for_another() {
   }
 }
 
-/// The number of entries of a container; nothing for a text and what is no container.
+/// True for containers of what has no rows itself, and modules.
+template <class T>
+consteval bool holds_references() {
+  if constexpr (std::is_base_of_v<torch::nn::Module, T>) {
+    return true;
+  } else if constexpr (requires { typename T::value_type; }) {
+    using Value = typename T::value_type;
+    return std::is_pointer_v<Value> || (std::is_class_v<Value> && stands_for_another<Value>());
+  } else {
+    return false;
+  }
+}
+
+/// The number of entries of a container; nothing for a text, for references and for what is no
+/// container.
 template <class T>
 std::optional<std::size_t> entries_of(const T& value) {
   constexpr bool counts = requires {
     { std::size(value) } -> std::convertible_to<std::size_t>;
   };
-  if constexpr (counts && !std::is_convertible_v<const T&, std::string_view>) {
+  if constexpr (counts && !std::is_convertible_v<const T&, std::string_view> &&
+                !holds_references<T>()) {
     return static_cast<std::size_t>(std::size(value));
   } else {
     return std::nullopt;
@@ -271,9 +287,9 @@ class Step {
   Step(Body body, StepOptions options) : body_(std::move(body)), runner_(std::move(options)) {}
 
   /// Runs `body` once per microbatch, on slices of the arguments (smp::step() says of what). All
-  /// ranks call it. Arguments are read on pp_rank 0 only; others may pass undefined tensors. Returns
-  /// StepOutput of what the body returns (a tuple of them for a tuple or pair), on every pp rank. A
-  /// batch whose rows do not divide evenly gives the first microbatches one row more.
+  /// ranks call it. Arguments are read on pp_rank 0 only; others may pass undefined tensors.
+  /// Returns StepOutput of what the body returns (a tuple of them for a tuple or pair), on every pp
+  /// rank. A batch whose rows do not divide evenly gives the first microbatches one row more.
   /// @throws what the body or a module threw, on every rank: the original where it failed the step,
   ///         RemoteError with its text elsewhere. `.grad` is then half done; the next step works.
   /// @throws UsageError     arguments that do not fit each other or the options.

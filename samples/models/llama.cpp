@@ -56,7 +56,9 @@ LlamaModelImpl::LlamaModelImpl(const LlamaConfig& config)
 
 Tensor LlamaModelImpl::forward(const Tensor& tokens, const Tensor& present) {
   Tensor x = embed_tokens_(tokens);
-  if (config_.scale_embeddings) x = x * std::sqrt(static_cast<double>(config_.hidden_size));
+  if (config_.scale_embeddings) {  // by a number of the embedding's dtype
+    x = x * torch::full({}, std::sqrt(static_cast<double>(config_.hidden_size)), x.options());
+  }
   for (const auto& layer : *layers_) x = layer->as<nn::DecoderLayer>()->forward(x, {}, present);
   return norm_(x);
 }

@@ -25,7 +25,7 @@ struct LlamaConfig {
   bool tie_word_embeddings = false;
   std::optional<int64_t> sliding_window;  ///< Mistral
   bool qk_norm = false;                   ///< Qwen3
-  bool attention_bias = false;            ///< Qwen2 has it, but not on o_proj
+  bool attention_bias = false;            ///< of q, k and v: Qwen2
   bool norm_unit_offset = false;          ///< Gemma
   bool scale_embeddings = false;          ///< Gemma: by sqrt(hidden_size)
   nn::GateActivation activation = nn::GateActivation::kSilu;

@@ -12,6 +12,8 @@ namespace {
 std::shared_ptr<deferred::Construction> new_construction(InitOrder order) {
   auto construction = std::make_shared<deferred::Construction>();
   construction->by_path = order == InitOrder::kByPath;
+  const auto* around = dynamic_cast<deferred::Recorder*>(deferred::operator_hook().get());
+  if (around != nullptr) construction->outer = around->construction();
   if (construction->by_path) {
     construction->key =
         static_cast<at::CPUGeneratorImpl*>(base::default_generator().unsafeGetGeneratorImpl())
@@ -23,8 +25,13 @@ std::shared_ptr<deferred::Construction> new_construction(InitOrder order) {
 }  // namespace
 
 struct delay_param_initialization::State {
-  explicit State(InitOrder order) : recorder(new_construction(order)), scope(recorder) {}
-  ~State() { recorder.close(); }
+  explicit State(InitOrder order) : recorder(new_construction(order)), scope(recorder) {
+    ++deferred::open_scopes();
+  }
+  ~State() {
+    --deferred::open_scopes();
+    recorder.close();
+  }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 

@@ -2,9 +2,9 @@
 #include "deferred/delayed_tensors.h"
 
 #include <ATen/core/grad_mode.h>
-#include <c10/core/InferenceMode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
@@ -43,6 +43,11 @@ void forbid_pointer(const at::Storage&) {}
 #endif
 
 }  // namespace
+
+std::atomic<int>& open_scopes() {
+  static std::atomic<int> count{0};
+  return count;
+}
 
 DelayedStorage* delayed_storage(const at::Storage& storage) {
   auto& data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
@@ -86,6 +91,13 @@ std::string no_values_yet(const std::string& who) {
          " needs the values of a tensor that has none yet: it was built under "
          "smp::delay_param_initialization and gets them when its smp::DistributedModel is placed, "
          "at the first step or by place(). To use it before, build it outside of that scope";
+}
+
+std::string no_values_ever(const std::string& who) {
+  return who +
+         " under smp::delay_param_initialization got a meta tensor that was not made there; it "
+         "will never have values. On threads that a constructor starts, and outside of the scope, "
+         "factories do not know of it: name torch::kCPU there, not the device of a delayed tensor";
 }
 
 bool is_delayed(const at::Tensor& tensor) { return delayed_storage(tensor) != nullptr; }
@@ -162,7 +174,7 @@ at::Storage moved(at::Storage storage, c10::Device device) {
 
 void Materialiser::compute(DelayedStorage& storage) {
   if (storage.values) return;
-  if (!storage.construction->placed) keep_numbers(storage.content);
+  if (!storage.construction->is_placed()) keep_numbers(storage.content);
   try {
     storage.values = moved(Evaluation(cursor_).run(storage.content), storage.construction->device);
   } catch (const UsageError& error) {

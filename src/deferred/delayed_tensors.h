@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,11 +29,16 @@ struct Construction {
   bool placed = false;
   c10::Device device = c10::DeviceType::CPU;  ///< where values go from then on
   bool open = true;                           ///< its scope lives
-  bool graph_of_shapes = false;               ///< an operator that autograd follows was put off
-  bool torn = false;  ///< a tensor of such a graph got its values in the middle of it
+  bool torn = false;  ///< a tensor got values in the middle of a graph of those without
   RandomStream stream;
   DrawCounts counts;
+  std::shared_ptr<const Construction> outer;  ///< that of the scope around this one
+
+  bool is_placed() const { return placed || (outer && outer->is_placed()); }
 };
+
+/// The number of scopes that live in this process, on any thread.
+std::atomic<int>& open_scopes();
 
 /// The recipe of a delayed tensor. It lives in the storage, so views of one storage share it.
 struct DelayedStorage {
@@ -67,6 +73,9 @@ class ReadablePointers {
 /// Returns the text that says why a delayed tensor cannot be used yet, and what to do.
 /// @param who  the operator or function that needs the values
 std::string no_values_yet(const std::string& who);
+
+/// Returns the text that says why a meta tensor cannot be used with delayed ones.
+std::string no_values_ever(const std::string& who);
 
 /// True if `tensor` has no values yet, because it was made under smp::delay_param_initialization.
 bool is_delayed(const at::Tensor& tensor);

@@ -3,12 +3,14 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "deferred/delayed_tensors.h"
 #include "deferred/example.h"
 #include "deferred/operator_hook.h"
 
@@ -72,12 +74,26 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
   return at::empty(sizes, input.options());
 }
 
+/// Returns the meta tensor of a number; but a real one on a thread of a constructor, where
+/// factories are not seen: `weight[0] = 2` makes the number on the device that the delayed weight
+/// names.
+at::Tensor scalar_tensor(const at::Scalar& number, std::optional<at::ScalarType> type,
+                         std::optional<at::Layout>, std::optional<at::Device>,
+                         std::optional<bool>) {
+  const auto options = at::TensorOptions(type.value_or(c10::get_default_dtype_as_scalartype()));
+  if (operator_hook().get() == nullptr && open_scopes() > 0) {
+    return at::scalar_tensor(number, options.device(at::kCPU));
+  }
+  return at::empty({}, options.device(at::kMeta));
+}
+
 /// Registers all kernels. The process must keep the libraries: destroying one takes its kernels
 /// away.
 std::vector<torch::Library> register_all() {
   std::vector<torch::Library> libraries;
   libraries.emplace_back(torch::Library::IMPL, "aten", DispatchKey::Meta, __FILE__, __LINE__);
   libraries.back().impl("convolution_overrideable", &convolution);
+  libraries.back().impl("scalar_tensor", &scalar_tensor);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;

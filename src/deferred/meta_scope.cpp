@@ -251,9 +251,10 @@ void MetaScope::run_on_shapes(const c10::OperatorHandle& op, torch::jit::Stack& 
     run_by_example(op, stack, example_for(op));
   } catch (const c10::Error& error) {
     if (!value_) throw;
-    throw UnsupportedError(base::concat(
-        op.schema().name(), " failed where a step is run on shapes alone, with values that are made up: ",
-        error.what_without_backtrace()));
+    throw UnsupportedError(
+        base::concat(op.schema().name(),
+                     " failed where a step is run on shapes alone, with values that are made up: ",
+                     error.what_without_backtrace()));
   }
   follow_gradients(given, first, stack);
 }

@@ -24,7 +24,8 @@ at::Tensor map_one(const at::Tensor& tensor, bool written, const TensorMap& map)
   return tensor.defined() ? map(tensor, written) : tensor;
 }
 
-/// Puts `mapped` in the place of a list, unless nothing in it changed: who called may hold the list.
+/// Puts `mapped` in the place of a list, unless nothing in it changed: who called may hold the
+/// list.
 template <class Element, class Map>
 void map_list(c10::IValue& value, const std::vector<Element>& elements, const Map& map) {
   c10::List<Element> mapped;

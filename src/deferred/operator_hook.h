@@ -48,11 +48,12 @@ std::size_t first_argument(const c10::OperatorHandle& op, const torch::jit::Stac
 using TensorMap = std::function<at::Tensor(const at::Tensor&, bool)>;
 /// Replaces each defined tensor among the arguments of `op`, in lists too, by what `map` returns.
 void map_arguments(const c10::OperatorHandle& op, torch::jit::Stack& stack, const TensorMap& map);
-/// Calls `visit` with each defined tensor among the arguments of `op`, however deep it lies in lists,
-/// dictionaries and tuples.
+/// Calls `visit` with each defined tensor among the arguments of `op`, however deep it lies in
+/// lists, dictionaries and tuples.
 void visit_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                      const std::function<void(const at::Tensor&)>& visit);
-/// Does the same as map_arguments for results, which are all of `stack[first...]`; none of them counts as written.
+/// Does the same as map_arguments for results, which are all of `stack[first...]`; none of them
+/// counts as written.
 void map_results(torch::jit::Stack& stack, std::size_t first, const TensorMap& map);
 
 /// True if `op` makes tensors from nothing: its schema has a device, and no tensor is given.

@@ -61,7 +61,7 @@ at::Storage new_storage(std::size_t bytes) {
   return at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte)).storage();
 }
 
-at::Storage zeros(std::size_t bytes) {
+at::Storage zeroed(std::size_t bytes) {
   return at::zeros({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte)).storage();
 }
 
@@ -71,8 +71,7 @@ at::Storage copy_of(const at::Storage& storage) {
 }
 
 /// Returns the storage of a returned tensor, laid out as the recipe expects it.
-at::Storage conforming(const Operation& operation, const at::Tensor& tensor,
-                       const Result& result) {
+at::Storage conforming(const Operation& operation, const at::Tensor& tensor, const Result& result) {
   const auto& wanted = result.geometry;
   SMP_ASSERT(tensor.sizes() == at::IntArrayRef(wanted.sizes) && tensor.scalar_type() == wanted.type,
              operation.op.schema().name(), " gave ", tensor.sizes(), " of ", tensor.scalar_type(),
@@ -90,7 +89,7 @@ at::Storage conforming(const Operation& operation, const at::Tensor& tensor,
 /// @param values  if false, zeros may stand for bytes that are not here
 at::Storage first_storage(const Content& content, bool values) {
   if (!content.given) return new_storage(content.bytes);
-  if (!values && !content.given->storage) return zeros(content.bytes);
+  if (!values && !content.given->storage) return zeroed(content.bytes);
   SMP_REQUIRE(content.given->storage,
               "values are needed of a tensor into which others were loaded: they come when its "
               "smp::DistributedModel is placed, at the first step or by place()");

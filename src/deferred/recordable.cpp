@@ -1,4 +1,5 @@
-// deferred/recordable.cpp: the operators that tests/deferred/operator_walk_test.cpp has seen to be right.
+// deferred/recordable.cpp: the operators that tests/deferred/operator_walk_test.cpp has seen to be
+// right.
 #include "deferred/recordable.h"
 
 #include <ATen/autocast_mode.h>
@@ -6,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <optional>
 #include <string>
 
 #include "deferred/delayed_tensors.h"
@@ -17,15 +20,19 @@ namespace {
 // Each stands for its overloads and its form in place; but those that are given their output stand
 // here with the overload.
 constexpr std::string_view kMaking =
-    "arange empty empty_like empty_permuted empty_strided eye eye.m_out full full_like linspace logspace "
-    "new_empty new_empty_strided new_full new_ones new_zeros normal.float_float ones ones_like rand "
+    "arange empty empty_like empty_permuted empty_strided eye eye.m_out full full_like linspace "
+    "logspace "
+    "new_empty new_empty_strided new_full new_ones new_zeros normal.float_float ones ones_like "
+    "rand "
     "rand_like randint randint_like randn randn_like randperm range scalar_tensor zeros zeros_like";
 constexpr std::string_view kFilling =
     "bernoulli_.float cauchy_ copy copy_ exponential_ fill fill_ geometric_ log_normal_ normal_ "
     "random_ uniform_ zero zero_";
 constexpr std::string_view kCopying =
-    "_conj _neg_view _reshape_alias _to_copy block_diag broadcast_tensors cat clone column_stack concat concatenate "
-    "constant_pad_nd diag diag_embed diagflat dstack flip fliplr flipud hstack kron lift lift_fresh "
+    "_conj _neg_view _reshape_alias _to_copy block_diag broadcast_tensors cat clone column_stack "
+    "concat concatenate "
+    "constant_pad_nd diag diag_embed diagflat dstack flip fliplr flipud hstack kron lift "
+    "lift_fresh "
     "masked_fill meshgrid pad pixel_shuffle pixel_unshuffle repeat roll rot90 row_stack stack tile "
     "tril triu type_as vstack where";
 /// Those that LibTorch calls pointwise are taken as well.
@@ -52,7 +59,7 @@ constexpr std::string_view kLayers =
     "upsample_nearest2d";
 /// In place, of shapes and strides alone.
 constexpr std::string_view kReshaping =
-    "as_strided_ detach_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_";
+    "detach_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_";
 /// About types and shapes.
 constexpr std::string_view kAsking =
     "_has_compatible_shallow_copy_type _has_same_storage_numel _version can_cast dim is_complex "
@@ -60,24 +67,43 @@ constexpr std::string_view kAsking =
     "output_nr promote_types result_type size storage_offset stride sym_numel sym_size "
     "sym_storage_offset sym_stride";
 
-std::vector<std::string_view> all_names() {
-  std::vector<std::string_view> names;
-  for (auto text : {kMaking, kFilling, kCopying, kPointwise, kReducing, kMatrices, kIndexing,
-                    kLayers, kReshaping, kAsking}) {
-    while (!text.empty()) {
-      const auto end = std::min(text.find(' '), text.size());
-      names.push_back(text.substr(0, end));
-      text.remove_prefix(std::min(end + 1, text.size()));
+/// Which operands the kernels take that shapes alone do not ask about.
+enum class Types {
+  kAny,
+  kFloating,     ///< none of the others: float, double, bfloat16 and half
+  kOneFloating,  ///< the same of all, but for indices
+};
+
+struct Group {
+  std::string_view names;
+  Types types;
+};
+
+constexpr std::array kGroups{
+    Group{kMaking, Types::kAny},           Group{kFilling, Types::kAny},
+    Group{kCopying, Types::kAny},          Group{kReshaping, Types::kAny},
+    Group{kAsking, Types::kAny},           Group{kPointwise, Types::kFloating},
+    Group{kReducing, Types::kFloating},    Group{kMatrices, Types::kOneFloating},
+    Group{kIndexing, Types::kOneFloating}, Group{kLayers, Types::kOneFloating}};
+
+const std::map<std::string_view, Types>& known_operators() {
+  static const auto all = [] {
+    std::map<std::string_view, Types> names;
+    for (auto [text, types] : kGroups) {
+      while (!text.empty()) {
+        const auto end = std::min(text.find(' '), text.size());
+        names.emplace(text.substr(0, end), types);
+        text.remove_prefix(std::min(end + 1, text.size()));
+      }
     }
-  }
-  std::sort(names.begin(), names.end());
-  names.erase(std::unique(names.begin(), names.end()), names.end());
-  return names;
+    return names;
+  }();
+  return all;
 }
 
-bool is_known(std::string_view name) {
-  const auto& names = recordable_names();
-  return std::binary_search(names.begin(), names.end(), name);
+std::optional<Types> find(std::string_view name) {
+  const auto found = known_operators().find(name);
+  return found == known_operators().end() ? std::nullopt : std::optional(found->second);
 }
 
 /// Returns the name without "aten::"; nothing for operators of others.
@@ -87,15 +113,16 @@ std::string_view own_name(const c10::OperatorHandle& op) {
   return name.substr(0, kNamespace.size()) == kNamespace ? name.substr(kNamespace.size()) : "";
 }
 
-bool is_listed_with_overload(const c10::OperatorHandle& op, std::string_view name) {
+std::optional<Types> find_with_overload(const c10::OperatorHandle& op, std::string_view name) {
   const auto& overload = op.schema().overload_name();
-  return !overload.empty() && is_known(std::string(name) + "." + overload);
+  return overload.empty() ? std::nullopt : find(std::string(name) + "." + overload);
 }
 
-bool is_listed(std::string_view name) {
-  if (is_known(name)) return true;
+/// Also finds `name` if it is the form in place of a known one.
+std::optional<Types> find_in_any_form(std::string_view name) {
+  if (const auto found = find(name)) return found;
   const bool in_place = name.size() > 1 && name.back() == '_' && name[name.size() - 2] != '_';
-  return in_place && is_known(name.substr(0, name.size() - 1));
+  return in_place ? find(name.substr(0, name.size() - 1)) : std::nullopt;
 }
 
 bool returns_a_view(const c10::FunctionSchema& schema) {
@@ -117,8 +144,8 @@ bool may_view_values(const c10::OperatorHandle& op, std::string_view name,
     const auto* alias = arguments[i].alias_info();
     if (!unsaid && (alias == nullptr || alias->isWrite())) continue;
     stack[first + i].visit([&](const c10::IValue& value) {
-      any = any || (value.isTensor() && value.toTensor().defined() &&
-                    !is_delayed(value.toTensor()));
+      any =
+          any || (value.isTensor() && value.toTensor().defined() && !is_delayed(value.toTensor()));
       return false;
     });
   }
@@ -160,23 +187,47 @@ bool are_plain(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   return plain;
 }
 
+/// Returns the types that `op` may be put off with, or nothing if it may not.
+std::optional<Types> types_of(const c10::OperatorHandle& op, std::string_view name) {
+  if (const auto found = find_with_overload(op, name)) return found;
+  if (is_written_into(op.schema())) return std::nullopt;
+  if (const auto found = find_in_any_form(name)) return found;
+  if (name[0] == '_') return std::nullopt;  // __lshift__(), _autocast_to_reduced_precision()
+  if (returns_a_view(op.schema())) return Types::kAny;
+  const bool pointwise = op.hasTag(at::Tag::pointwise) && !asks(op);  // not equal()
+  return pointwise ? std::optional(Types::kFloating) : std::nullopt;
+}
+
+/// True if the tensors among the arguments are of such types.
+bool have(Types types, const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  if (types == Types::kAny) return true;
+  bool all = true;
+  std::optional<at::ScalarType> one;
+  visit_arguments(op, stack, [&](const at::Tensor& tensor) {
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;
+    const auto type = tensor.scalar_type();
+    if (types == Types::kOneFloating && type == at::kLong) return;  // an index
+    all = all &&
+          (type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf);
+    if (types == Types::kOneFloating) all = all && one.value_or(type) == type;
+    one = type;
+  });
+  return all && (types == Types::kFloating || one);
+}
+
 }  // namespace
 
-const std::vector<std::string_view>& recordable_names() {
-  static const auto names = all_names();
+std::vector<std::string_view> recordable_names() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, types] : known_operators()) names.push_back(name);
   return names;
 }
 
 bool is_recordable(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const auto name = own_name(op);
   if (name.empty()) return false;
-  // Not __lshift__(), nor equal().
-  const bool pointwise = op.hasTag(at::Tag::pointwise) && name[0] != '_' && !asks(op);
-  const bool view = returns_a_view(op.schema()) && name[0] != '_';  // not _autocast_to_…()
-  const bool known = pointwise || view || is_listed(name);
-  const bool by_name = known && !is_written_into(op.schema());
-  if (!by_name && !is_listed_with_overload(op, name)) return false;
-  if (may_view_values(op, name, stack)) return false;
+  const auto types = types_of(op, name);
+  if (!types || !have(*types, op, stack) || may_view_values(op, name, stack)) return false;
   return !at::autocast::is_autocast_enabled(at::kCPU) && are_plain(op, stack);
 }
 
@@ -195,19 +246,19 @@ std::vector<at::Tensor> written_unsaid(const c10::OperatorHandle& op,
 
 bool ignores_first_values(const c10::OperatorHandle& op) {
   static constexpr std::array<std::string_view, 22> kNames{
-      "bernoulli_", "cauchy_",   "copy_",       "empty_like", "exponential_", "fill_",
+      "bernoulli_", "cauchy_",    "copy_",       "empty_like", "exponential_",      "fill_",
       "full_like",  "geometric_", "log_normal_", "new_empty",  "new_empty_strided", "new_full",
-      "new_ones",   "new_zeros", "normal_",     "ones_like",  "rand_like",    "randint_like",
-      "randn_like", "random_",   "uniform_",    "zero_"};
+      "new_ones",   "new_zeros",  "normal_",     "ones_like",  "rand_like",         "randint_like",
+      "randn_like", "random_",    "uniform_",    "zero_"};
   const auto name = own_name(op);
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end() || name == "zeros_like";
 }
 
 bool asks_for_shapes_of_others(const c10::OperatorHandle& op) {
   const auto name = own_name(op);
-  return name == "_has_compatible_shallow_copy_type" || name == "expand_as" || name == "reshape_as" || name == "slice_inverse" ||
-         name == "type_as" || name == "view_as" ||
-         (name == "to" && op.schema().overload_name() == "other");
+  return name == "_has_compatible_shallow_copy_type" || name == "expand_as" ||
+         name == "reshape_as" || name == "slice_inverse" || name == "type_as" ||
+         name == "view_as" || (name == "to" && op.schema().overload_name() == "other");
 }
 
 }  // namespace smp::deferred

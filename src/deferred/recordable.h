@@ -18,9 +18,10 @@ bool is_recordable(const c10::OperatorHandle& op, const torch::jit::Stack& stack
 
 /// Returns the names of all operators that is_recordable() knows, each of which stands for its
 /// overloads and its form in place. Views are put off as well, whatever they are called.
-const std::vector<std::string_view>& recordable_names();
+std::vector<std::string_view> recordable_names();
 
-/// Returns the tensors that `op` writes and its schema does not name as written: running statistics.
+/// Returns the tensors that `op` writes and its schema does not name as written: running
+/// statistics.
 std::vector<at::Tensor> written_unsaid(const c10::OperatorHandle& op,
                                        const torch::jit::Stack& stack);
 

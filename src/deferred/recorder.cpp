@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <utility>
 
@@ -55,7 +56,7 @@ void fill_placed(const OperatorHandle& op, const Stack& stack) {
   Materialiser materialiser;
   visit_arguments(op, stack, [&](const at::Tensor& tensor) {
     const auto* storage = delayed_storage(tensor);
-    if (storage != nullptr && (storage->values || storage->construction->placed)) {
+    if (storage != nullptr && (storage->values || storage->construction->is_placed())) {
       materialiser.fill(tensor);
     }
   });
@@ -92,6 +93,19 @@ void stand_in(const OperatorHandle& op, Stack& stack, bool keeps_first) {
   map_arguments(op, stack, [&](const at::Tensor& tensor, bool) {
     if (std::exchange(first, false) || !is_delayed(tensor)) return tensor;
     return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
+  });
+}
+
+/// True if an operator that was put off has noted `tensor` for a backward pass.
+bool belongs_to_graph(const at::Tensor& tensor) {
+  if (!tensor.requires_grad()) return false;
+  return !tensor.is_leaf() || torch::autograd::impl::try_get_grad_accumulator(tensor);
+}
+
+/// Refuses tensors without values that are not delayed ones.
+void require_values(const OperatorHandle& op, const Stack& stack) {
+  visit_arguments(op, stack, [&](const at::Tensor& tensor) {
+    SMP_REQUIRE(!tensor.is_meta() || is_delayed(tensor), no_values_ever(op.schema().name()));
   });
 }
 
@@ -142,6 +156,7 @@ void Recorder::run_delayed(const OperatorHandle& op, Stack& stack, bool writes_r
   });
   SMP_REQUIRE(construction_->open || writes_delayed || asks_for_shapes(op, stack),
               no_values_yet(op.schema().name()));
+  require_values(op, stack);
   compute(op, stack, std::move(lock));
 }
 
@@ -150,16 +165,16 @@ bool Recorder::record(const OperatorHandle& op, Stack& stack) {
   if (!is_recordable(op, stack)) return false;
   const auto given = stack;
   Recording recording(op, stack);
+  bool runs = false;
   try {
-    recording.run();
-  } catch (const c10::Error&) {  // with values it works, or says what is wrong
+    runs = recording.run();
+  } catch (const c10::Error&) {
+  }
+  if (!runs) {  // with values it works, or says what is wrong
     stack = given;
     return false;
   }
   const bool made = recording.publish(construction_);
-  for (const auto& operand : recording.operation()->operands) {
-    construction_->graph_of_shapes = construction_->graph_of_shapes || operand.requires_grad;
-  }
   if (made && draws_random(op)) give_randomness(recording);
   return true;
 }
@@ -176,7 +191,7 @@ void Recorder::compute(const OperatorHandle& op, Stack& stack, Lock lock) {
     if (asks_for_shapes_of_others(op)) stand_in(op, stack, /*keeps_first=*/true);
     visit_arguments(op, stack, [&](const at::Tensor& tensor) {
       if (!is_delayed(tensor)) return;
-      if (construction_->graph_of_shapes && tensor.requires_grad()) construction_->torn = true;
+      if (belongs_to_graph(tensor)) construction_->torn = true;
       materialiser.fill(tensor);
     });
   }

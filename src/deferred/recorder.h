@@ -23,6 +23,7 @@ class Recorder final : public OperatorHook {
   void run(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;
   /// Runs `op` on delayed tensors where no scope is, or that of another thread.
   static void run_outside(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  const std::shared_ptr<Construction>& construction() const { return construction_; }
   /// Ends the scope: from now on nothing is computed for it, only written down or refused.
   void close();
 

@@ -1,6 +1,7 @@
 // deferred/recording.cpp: operands, a run on shapes, and results.
 #include "deferred/recording.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
@@ -19,26 +20,34 @@ bool fills_its_storage(const at::Tensor& tensor) {
          tensor.nbytes() == tensor.storage().nbytes();
 }
 
+/// Returns the number of elements from the first to the last of `tensor` in memory.
+std::int64_t span_of(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return 0;
+  std::int64_t span = 1;
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) span += (tensor.size(d) - 1) * tensor.stride(d);
+  return span;
+}
+
+bool lies_in_its_storage(const at::Tensor& tensor) {
+  const auto span = span_of(tensor);
+  if (span == 0) return true;
+  const auto end = static_cast<std::size_t>(tensor.storage_offset() + span) * tensor.itemsize();
+  return tensor.storage_offset() >= 0 && end <= tensor.storage().nbytes();
+}
+
 /// Returns a copy with the same strides, on which kernels depend.
 at::Tensor copy_of(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
   if (tensor.is_non_overlapping_and_dense()) return tensor.detach().clone();
-  std::int64_t span = 1;
-  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
-    span = tensor.size(d) == 0 ? 0 : span + (tensor.size(d) - 1) * tensor.stride(d);
-    if (span == 0) break;
-  }
   auto geometry = Geometry::of(tensor);
   geometry.offset = 0;
-  const Geometry whole{{span}, {1}, tensor.storage_offset(), tensor.scalar_type()};
+  const Geometry whole{{span_of(tensor)}, {1}, tensor.storage_offset(), tensor.scalar_type()};
   return geometry.on(whole.on(tensor.storage()).clone().storage());
 }
 
 /// Returns a copy, since the caller may change his tensor afterwards.
 at::Tensor constant(const c10::OperatorHandle& op, const at::Tensor& tensor) {
-  SMP_REQUIRE(!tensor.is_meta(), op.schema().name(),
-              " under smp::delay_param_initialization got a meta tensor that was not made there; "
-              "it will never have values");
+  SMP_REQUIRE(!tensor.is_meta(), no_values_ever(op.schema().name()));
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
   return copy_of(tensor);
 }
@@ -59,11 +68,30 @@ Recording::Recording(const c10::OperatorHandle& op, torch::jit::Stack& stack)
   }
 }
 
-void Recording::run() {
+bool Recording::run() {
   map_arguments(operation_->op, stack_,
                 [](const at::Tensor& tensor, bool) { return shape_of(tensor); });
   const ReadablePointers readable(operation_->op, stack_);
+  if (writes_overlap()) return false;
   operation_->op.callBoxed(&stack_);
+  bool inside = true;
+  map_results(stack_, first_, [&](const at::Tensor& tensor, bool) {
+    inside = inside && (!tensor.is_meta() || lies_in_its_storage(tensor));
+    return tensor;
+  });
+  return inside;
+}
+
+/// True if an element that is written is another operand's as well, or written twice.
+bool Recording::writes_overlap() const {
+  for (std::size_t i = 0; i < operands_.size(); ++i) {
+    if (!operation_->operands[i].written) continue;
+    if (at::has_internal_overlap(operands_[i]) == at::MemOverlap::Yes) return true;
+    for (const auto& other : operands_) {
+      if (at::get_overlap_status(operands_[i], other) == at::MemOverlapStatus::Partial) return true;
+    }
+  }
+  return false;
 }
 
 bool Recording::publish(const std::shared_ptr<Construction>& construction) {

@@ -20,9 +20,9 @@ class Recording {
  public:
   Recording(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
-  /// Runs the operator on shapes alone. @throws c10::Error  LibTorch cannot, or the arguments are
-  ///                                                        wrong
-  void run();
+  /// Runs the operator on shapes alone. Returns false if LibTorch, which looks less closely there,
+  /// would refuse it with values. @throws c10::Error  LibTorch cannot, or the arguments are wrong
+  bool run();
   /// Hands the recipe to all tensors that were made or written. Returns false if there are none.
   bool publish(const std::shared_ptr<Construction>& construction);
 
@@ -34,6 +34,7 @@ class Recording {
   void take_operands();
   void take_device();
   void drop_what_is_ignored();
+  bool writes_overlap() const;
   ContentPtr last_result() const;
   void note(const at::Tensor& tensor, std::size_t index,
             const std::shared_ptr<Construction>& construction);

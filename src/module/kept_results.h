@@ -1,6 +1,8 @@
 // module/kept_results.h: what came from other ranks while code ran that may run a second time.
 #pragma once
 
+#include <exception>
+
 #include "base/fiber_local.h"
 #include "smp/detail/call.h"
 
@@ -17,7 +19,10 @@ class KeptResults {
   virtual bool replays() const noexcept = 0;
   /// Keeps a result, the first time. Later writes to its tensors do not change what is kept.
   virtual void keep(const Packet& result) = 0;
-  /// Returns the next result, with tensors that need gradients where the first ones did.
+  /// Keeps what a remote call has thrown instead, which code may have caught.
+  virtual void keep_thrown(std::exception_ptr thrown) = 0;
+  /// Returns the next result, or throws what was thrown; with tensors that need gradients where the
+  /// first ones did.
   /// @throws UsageError  there were fewer the first time.
   virtual Packet take() = 0;
 

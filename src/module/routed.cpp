@@ -124,6 +124,7 @@ void copy_pins(const torch::nn::Module& original, torch::nn::Module& copy) {
     if (auto* to = dynamic_cast<RoutedBase*>(&copy)) {
       to->smp_pin = from->smp_pin;
       to->smp_tensor_parallel = from->smp_tensor_parallel;
+      to->smp_wrapper = from->smp_wrapper;
     }
   }
   const auto children = original.children();

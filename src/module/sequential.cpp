@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "base/check.h"
+#include "smp/detail/routed_call.h"
 
 namespace smp::nn {
 namespace {
@@ -93,10 +94,22 @@ bool SequentialImpl::smp_draws_random() const noexcept {
 AnyValue SequentialImpl::any_forward(std::vector<AnyValue>&& inputs) {
   SMP_REQUIRE(!is_empty(), "smp: forward() of an empty Sequential was called");
   return route(
-      *this, [&] { return run_here(0, size(), std::move(inputs)); },
+      *this,
+      [&] {
+        if (smp::detail::is_wrapped(*this)) [[unlikely]]
+          return run_wrapped(std::move(inputs));
+        return run_here(0, size(), std::move(inputs));
+      },
       [&](CallHandler& handler) {
         return request(handler, forward_entry(), smp_place.owner, 0, size(), std::move(inputs));
       });
+}
+
+/// As a request to another rank, which runs here.
+AnyValue SequentialImpl::run_wrapped(detail::Values&& values) {
+  auto packed = pack(0, size(), values);
+  auto answer = run_forward(*this, packed);
+  return unpack(answer, size() - 1);
 }
 
 AnyValue SequentialImpl::run_here(std::size_t first, std::size_t last, detail::Values&& values) {
@@ -121,18 +134,26 @@ const RoutedBase* SequentialImpl::sendable(std::size_t index) const {
 
 AnyValue SequentialImpl::request(CallHandler& handler, const CallEntry& entry, PpRank owner,
                                  std::size_t first, std::size_t last, detail::Values&& values) {
+  auto packed = pack(first, last, values);
+  const auto calls = entry.joint ? static_cast<std::uint32_t>(last - first) : 1;
+  const auto& back = modules_[last - 1].call();
+  auto answer =
+      handler.call(*this, entry, owner, std::move(packed), {calls, back.gives_only_tensors()});
+  return answer ? unpack(*answer, last - 1) : back.empty_result();
+}
+
+Packet SequentialImpl::pack(std::size_t first, std::size_t last, detail::Values& values) {
   Writer out;
   out.put<std::uint64_t>(first);
   out.put<std::uint64_t>(last);
   modules_[first].call().put_arguments(out, values);
   values.clear();
-  const auto calls = entry.joint ? static_cast<std::uint32_t>(last - first) : 1;
-  const auto& back = modules_[last - 1].call();
-  auto answer =
-      handler.call(*this, entry, owner, std::move(out).take(), {calls, back.gives_only_tensors()});
-  if (!answer) return back.empty_result();
-  Reader in(*answer);
-  auto result = back.get_result(in);
+  return std::move(out).take();
+}
+
+AnyValue SequentialImpl::unpack(Packet& answer, std::size_t back) {
+  Reader in(answer);
+  auto result = modules_[back].call().get_result(in);
   in.finish();
   return result;
 }
@@ -143,8 +164,8 @@ const bool SequentialImpl::registered_ =
 const CallEntry& SequentialImpl::forward_entry() {
   static const CallEntry& entry =
       register_call({smp::detail::call_key(typeid(SequentialImpl)),
-                     "AnyValue smp::nn::SequentialImpl::forward(AnyValue...)", &SequentialImpl::run,
-                     &typeid(SequentialImpl)});
+                     "AnyValue smp::nn::SequentialImpl::forward(AnyValue...)",
+                     &SequentialImpl::run_forward, &typeid(SequentialImpl)});
   return entry;
 }
 
@@ -154,6 +175,11 @@ const CallEntry& SequentialImpl::joint_entry() {
                      "AnyValue smp::nn::SequentialImpl::run(first, last, AnyValue...)",
                      &SequentialImpl::run, &typeid(SequentialImpl), /*joint=*/true});
   return entry;
+}
+
+Packet SequentialImpl::run_forward(RoutedBase& module, Packet& arguments) {
+  if (!smp::detail::is_wrapped(module)) return run(module, arguments);
+  return module.smp_wrapper->run(module, forward_entry(), arguments, &run);
 }
 
 Packet SequentialImpl::run(RoutedBase& module, Packet& arguments) {

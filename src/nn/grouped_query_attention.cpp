@@ -85,13 +85,21 @@ at::Tensor GroupedQueryAttentionImpl::forward(const at::Tensor& hidden, const at
               options.width(), "]");
   RMSNorm none{nullptr};
   const auto value = split_heads(v_proj(hidden), none);
-  const auto [query, key] = rotary_->forward(split_heads(q_proj(hidden), q_norm),
-                                             split_heads(k_proj(hidden), k_norm), positions);
+  const auto turned = rotary_->forward(split_heads(q_proj(hidden), q_norm),
+                                       split_heads(k_proj(hidden), k_norm), positions);
+  const auto& query = std::get<0>(turned);
   const auto mask = mask_for(hidden, tokens);
+  const auto group = options.heads() / options.kv_heads();
+  // On CUDA a mask beside enable_gqa leaves LibTorch only the kernel that keeps all scores.
+  const bool repeats = group > 1 && mask.defined() && hidden.is_cuda();
+  const auto shared = [&](const at::Tensor& heads) {
+    return repeats ? heads.repeat_interleave(group, 1) : heads;
+  };
   const auto attended = at::scaled_dot_product_attention(
-      query, key, value, mask.defined() ? std::optional(mask) : std::nullopt,
-      is_training() ? options.dropout() : 0.0, /*is_causal=*/!mask.defined(), std::nullopt,
-      /*enable_gqa=*/options.kv_heads() != options.heads());
+      query, shared(std::get<1>(turned)), shared(value),
+      mask.defined() ? std::optional(mask) : std::nullopt, is_training() ? options.dropout() : 0.0,
+      /*is_causal=*/!mask.defined(), std::nullopt,
+      /*enable_gqa=*/group > 1 && !repeats);
   return o_proj(attended.transpose(1, 2).flatten(2));
 }
 

@@ -3,6 +3,7 @@
 #include "smp/nn/rotary_embedding.h"
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -150,13 +151,13 @@ std::tuple<at::Tensor, at::Tensor> RotaryEmbeddingImpl::forward(const at::Tensor
                   key.size(-1) == options.head_dim() && query.size(2) == key.size(2),
               "RotaryEmbedding: queries are ", query.sizes(), " and keys ", key.sizes(),
               ", expected [B, heads, T, ", options.head_dim(), "] of both");
-  const auto tokens = query.size(2);
   check_positions(positions, query.size(2));
   const auto [cosine, sine] = turns(query, positions);
   return {rotated(query, cosine, sine), rotated(key, cosine, sine)};
 }
 
-/// Cosines and sines in the dtype of `query`, which broadcast to it: [T, D] or [B, 1, T, D].
+/// Cosines and sines in the dtype of `query`, or float32 where autocast has made that, which
+/// broadcast to it: [T, D] or [B, 1, T, D].
 std::pair<at::Tensor, at::Tensor> RotaryEmbeddingImpl::turns(const at::Tensor& query,
                                                              const at::Tensor& positions) const {
   auto length = query.size(2);
@@ -170,8 +171,9 @@ std::pair<at::Tensor, at::Tensor> RotaryEmbeddingImpl::turns(const at::Tensor& q
   angle = at::cat({angle, angle}, -1);
   if (angle.dim() == 3) angle = angle.unsqueeze(1);
   const double scale = attention_factor();
-  return {(angle.cos() * scale).to(query.scalar_type()),
-          (angle.sin() * scale).to(query.scalar_type())};
+  const bool cast = at::autocast::is_autocast_enabled(query.device().type());
+  const auto type = cast ? at::kFloat : query.scalar_type();
+  return {(angle.cos() * scale).to(type), (angle.sin() * scale).to(type)};
 }
 
 }  // namespace smp::nn

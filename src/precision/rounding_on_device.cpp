@@ -2,7 +2,9 @@
 #include "precision/rounding_on_device.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <array>
 
 #include "precision/philox.h"
@@ -40,15 +42,16 @@ at::Tensor bits_by_operators(const at::Tensor& place, std::uint64_t key) {
   return at::where(upper, word.__rshift__(16), word).bitwise_and(0xFFFF);
 }
 
-}  // namespace
+/// Elements that are rounded together, for which there are some 120 bytes each meanwhile.
+constexpr std::int64_t kChunk = std::int64_t{1} << 22;
 
-void round_on_device(const at::Tensor& from, const at::Tensor& to, std::uint64_t key,
-                     const WholeIndex& part) {
-  const at::NoGradGuard no_grad;
-  const auto element = at::arange(from.numel(), from.options().dtype(at::kLong));
+/// Rounds `from`, one-dimensional, whose first element is number `begin` of the part.
+void round_chunk(const at::Tensor& from, const at::Tensor& to, std::int64_t begin,
+                 std::uint64_t key, const WholeIndex& part) {
+  const auto element = at::arange(begin, begin + from.numel(), from.options().dtype(at::kLong));
   const auto row = element.div(part.inner, "floor");
   const auto place = row * (part.whole_inner - part.inner) + element + part.first;
-  const auto bits = from.flatten().view(at::kInt).to(at::kLong).bitwise_and(kWord);
+  const auto bits = from.view(at::kInt).to(at::kLong).bitwise_and(kWord);
   const auto magnitude = bits.bitwise_and(std::int64_t{kMagnitude});
   const auto moved = (magnitude + bits_by_operators(place, key)).__rshift__(16);
   const auto quiet = at::where(magnitude > std::int64_t{kInfinity}, std::int64_t{kQuietNan}, 0);
@@ -56,7 +59,19 @@ void round_on_device(const at::Tensor& from, const at::Tensor& to, std::uint64_t
   const auto value = at::where(magnitude < std::int64_t{kInfinity},
                                moved.clamp_max(std::int64_t{kLargestFinite}), other);
   const auto sign = bits.__rshift__(16).bitwise_and(0x8000);
-  to.flatten().view(at::kShort).copy_(value.bitwise_or(sign).to(at::kShort));
+  to.view(at::kShort).copy_(value.bitwise_or(sign).to(at::kShort));
+}
+
+}  // namespace
+
+void round_on_device(const at::Tensor& from, const at::Tensor& to, std::uint64_t key,
+                     const WholeIndex& part) {
+  const at::NoGradGuard no_grad;
+  const auto all = from.flatten(), rounded = to.flatten();
+  for (std::int64_t begin = 0; begin < all.numel(); begin += kChunk) {
+    const auto count = std::min(kChunk, all.numel() - begin);
+    round_chunk(all.narrow(0, begin, count), rounded.narrow(0, begin, count), begin, key, part);
+  }
 }
 
 }  // namespace smp::precision

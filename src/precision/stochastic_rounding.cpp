@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <array>
@@ -119,9 +120,9 @@ void round_stochastically(const at::Tensor& from, const at::Tensor& to, std::uin
   SMP_ASSERT(from.is_contiguous() && to.is_contiguous() && from.sizes() == to.sizes() &&
                  from.device() == to.device(),
              "of shapes ", from.sizes(), " and ", to.sizes());
+  if (from.numel() == 0) return;
   SMP_ASSERT(part.inner > 0, "a part without rows");
   const at::NoGradGuard no_grad;
-  if (from.numel() == 0) return;
   if (from.is_cpu()) {
     round_on_cpu(from.detach(), to.detach(), key, part);
   } else {

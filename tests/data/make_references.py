@@ -108,25 +108,44 @@ def loss_of(logits, labels, shifted):
 
 
 @contextlib.contextmanager
+def casting(to, as_float):
+    before = torch.Tensor.to, torch.Tensor.float
+    torch.Tensor.to, torch.Tensor.float = to, as_float
+    try:
+        yield
+    finally:
+        torch.Tensor.to, torch.Tensor.float = before
+
+
 def nothing_in_float32():
     """T5 casts to float32 for norms and softmax whatever the model's type; 1e-7 would hide mistakes."""
-    to, as_float = torch.Tensor.to, torch.Tensor.float
+    to = torch.Tensor.to
 
     def keep(tensor, *args, **kwargs):
         narrows = tensor.dtype == torch.float64 and torch.float32 in (*args, *kwargs.values())
         return tensor if narrows else to(tensor, *args, **kwargs)
 
-    torch.Tensor.to = keep
-    torch.Tensor.float = lambda tensor: keep(tensor, torch.float32)
-    try:
-        yield
-    finally:
-        torch.Tensor.to, torch.Tensor.float = to, as_float
+    return casting(keep, lambda tensor: keep(tensor, torch.float32))
+
+
+def keep_positions_in_float32(model):
+    """The table of rotary positions is made in float32 in every model."""
+    rotary = getattr(getattr(model, "model", None), "rotary_emb", None)
+    if rotary is None:
+        return
+    forward, to, as_float = rotary.forward, torch.Tensor.to, torch.Tensor.float
+
+    def in_float32(*args, **kwargs):
+        with casting(to, as_float):
+            return forward(*args, **kwargs)
+
+    rotary.forward = in_float32
 
 
 def write(name, model, generator, inputs):
     randomise(model, generator)
     model = model.double().eval()
+    keep_positions_in_float32(model)
     with nothing_in_float32():
         output = model(**inputs)
     loss = loss_of(output.logits, inputs["labels"], shifted=name not in ("t5_v1_0", "t5_v1_1", "bert"))

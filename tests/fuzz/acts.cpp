@@ -13,6 +13,7 @@
 #include "smp/smp.h"
 
 namespace smp::fuzz {
+namespace acts {
 namespace {
 
 using at::Tensor;
@@ -100,7 +101,7 @@ void from_data(Builder& b, Dice& dice, const Acts&) {
   for (auto& value : data) value = static_cast<float>(dice.number(-1, 1));
   if (dice.chance(.5)) return b.add(torch::tensor(data));
   if (dice.chance(.3)) return b.add(torch::tensor(data, b.floats(dice).options()));
-  b.add(torch::from_blob(data.data(), {3, 4}).clone());
+  b.add(torch::from_blob(data.data(), {3, 4}, at::kFloat).clone());
 }
 
 // ---- drawing and writing in place ------------------------------------------------------------
@@ -316,11 +317,10 @@ void compute_oddly(Builder& b, Dice& dice, const Acts&) {
     case 11:
       return b.add(x.to_sparse().to_dense());
     case 12:
-      return b.add(
-          torch::quantize_per_tensor(x.to(at::kFloat), .1, 10, at::kQUInt8).dequantize());
+      return b.add(torch::quantize_per_tensor(x.to(at::kFloat), .1, 10, at::kQUInt8).dequantize());
     case 13:
-      return b.add(std::get<0>(torch::embedding_bag(torch::rand({6, 4}), torch::arange(5),
-                                                    torch::tensor({0, 3}))));
+      return b.add(std::get<0>(
+          torch::embedding_bag(torch::rand({6, 4}), torch::arange(5), torch::tensor({0, 3}))));
     case 14:
       return b.add(torch::tril_indices(3, 4));
     case 15:
@@ -392,7 +392,8 @@ void seed(Builder& b, Dice& dice, const Acts& inner) {
       x.normal_(0, 1, own);
       b.add(x);
       b.add(torch::randint(5, {4}, own));
-      return b.see(base::concat("next of own ", at::check_generator<at::CPUGeneratorImpl>(own)->random()));
+      return b.see(
+          base::concat("next of own ", at::check_generator<at::CPUGeneratorImpl>(own)->random()));
     }
     case 4: {
       const auto shared = default_generator();
@@ -526,7 +527,7 @@ void run_layer(Builder& b, Dice& dice, const Acts&) {
 
 void differentiate(Builder& b, Dice& dice, const Acts&) {
   auto w = torch::rand({3, 3}).requires_grad_();
-  const auto odd = dice.chance(.3);
+  const bool odd = dice.chance(.1);
   const auto y = odd ? torch::linalg_inv(w * .1 + torch::eye(3)) : (w * 2).tanh().matmul(w);
   if (dice.chance(.5)) {
     y.sum().backward();
@@ -570,8 +571,10 @@ void hold(Builder& b, Dice& dice, const Acts&) {
 }
 
 }  // namespace
+}  // namespace acts
 
 const std::vector<Row>& rows() {
+  using namespace acts;
   static const std::vector<Row> all{
       {"make", 8, false, &make},
       {"draw", 10, false, &draw},
@@ -595,29 +598,29 @@ const std::vector<Row>& rows() {
   return all;
 }
 
-void Builder::own(const nn::Module& layer) {
+void Builder::own(const torch::nn::Module& layer) {
   for (const auto& parameter : layer.parameters()) {
     owners_[parameter.unsafeGetTensorImpl()] = module_;
   }
 }
 
-void Builder::register_parameter(const Tensor& parameter) {
+void Builder::register_parameter(const at::Tensor& parameter) {
   const auto owner = owners_.try_emplace(parameter.unsafeGetTensorImpl(), module_).first->second;
   module_->register_parameter(fresh_name(),
                               owner == module_ ? parameter : parameter.detach().clone());
 }
 
-void Builder::keep(const Tensor& member) {
+void Builder::keep(const at::Tensor& member) {
   const bool owned = owners_.count(member.unsafeGetTensorImpl()) > 0;
   members_.push_back(owned ? member.detach().clone() : member);
 }
 
-void Builder::build(nn::Module& module, const Acts& acts) {
+void Builder::build(torch::nn::Module& module, const std::vector<Act>& acts) {
   module_ = &module;
   run(acts);
 }
 
-void Builder::run(const Acts& acts) {
+void Builder::run(const std::vector<Act>& acts) {
   for (const auto& act : acts) {
     Dice dice(act.seed);
     const auto& row = rows()[static_cast<std::size_t>(act.row)];
@@ -626,18 +629,17 @@ void Builder::run(const Acts& acts) {
     } catch (const Error&) {  // of this library
       throw;
     } catch (const std::exception&) {
-      see(std::string(row.text) + " throws");
+      see(std::string(row.text) + kThrows);
     }
   }
 }
 
-Tensor& Builder::pick(Dice& dice) {
+at::Tensor& Builder::pick(Dice& dice) {
   if (variables_.empty()) variables_.push_back(torch::rand({4, 5}));
-  return variables_[static_cast<std::size_t>(
-      dice.below(static_cast<int>(variables_.size())))];
+  return variables_[static_cast<std::size_t>(dice.below(static_cast<int>(variables_.size())))];
 }
 
-Tensor Builder::floats(Dice& dice) {
+at::Tensor Builder::floats(Dice& dice) {
   const auto& x = pick(dice);
   return x.is_floating_point() ? x : x.is_complex() ? torch::real(x) : x.to(at::kFloat);
 }

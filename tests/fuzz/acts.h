@@ -16,6 +16,9 @@ namespace smp::fuzz {
 /// A constructor that runs: its variables, and the module that it fills.
 class Builder {
  public:
+  /// What ends the fact of a statement that threw.
+  static constexpr const char* kThrows = " throws";
+
   explicit Builder(bool delayed) : delayed_(delayed) {}
 
   /// Runs the statements for a new module. An exception ends one statement, as if it were caught.

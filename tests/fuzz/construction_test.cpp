@@ -55,7 +55,7 @@ TEST(Constructions, AreEqualOrRefused) {
   }
   for (const auto& [text, times] : refusals) std::cout << times << " refused: " << text << "\n";
   if (count < 100) return;
-  EXPECT_LE(verdicts[Verdict::kRefused] * 20, count) << "too much is refused";
+  EXPECT_LE(verdicts[Verdict::kRefused] * 8, count) << "too much is refused";
 }
 
 }  // namespace construction_test

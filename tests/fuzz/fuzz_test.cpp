@@ -108,7 +108,8 @@ void report(const Program& program, const Result& result, bool shrinks) {
   Result now = result;
   if (shrinks) {
     judge_apart(
-        1, [&](int) { return judge(small); }, [&](int, const Result& own) { return now = own, true; });
+        1, [&](int) { return judge(small); },
+        [&](int, const Result& own) { return now = own, true; });
   }
   ADD_FAILURE() << name_of(now.verdict) << " (seed " << program.seed << "): " << now.text << "\n"
                 << (shrinks ? pseudo_code(small) : "") << "again: " << command(program.seed);

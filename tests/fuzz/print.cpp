@@ -65,8 +65,7 @@ class Printer {
          << (p.joins    ? " with a group that joins"
              : p.groups ? " with two groups"
                         : "")
-         << (p.reloads ? ", reloaded" : "")
-         << (p.delayed ? ", initialised late" : "") << "\n";
+         << (p.reloads ? ", reloaded" : "") << (p.delayed ? ", initialised late" : "") << "\n";
   }
 
   std::string name(int number) const {

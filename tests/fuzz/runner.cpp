@@ -81,9 +81,12 @@ void note_scale(int step, const Tensor& scale, Trace& trace) {
       gradient.defined() ? gradient.clone() : Tensor();
 }
 
-void note_argument(int step, const Batch& batch, Trace& trace) {
+/// @param replicas  that run on the same samples: each has an equal part of the gradient
+void note_argument(int step, const Batch& batch, int replicas, Trace& trace) {
   if (!batch.x.requires_grad()) return;
-  trace.values["step " + std::to_string(step) + " gradient of the argument"] = batch.x.grad();
+  const auto& gradient = batch.x.grad();
+  trace.values["step " + std::to_string(step) + " gradient of the argument"] =
+      gradient.defined() ? gradient * replicas : Tensor();
 }
 
 Values call_models(const Program& program, int step, const Machine& machine, const Batch& batch) {
@@ -192,7 +195,7 @@ class Reference {
     }
     note(step, mean, buffer, trace);
     if (!training) return;
-    note_argument(step, batch, trace);
+    note_argument(step, batch, 1, trace);
     for (auto& optimizer : optimizers_) optimizer->step();
     if (step == 0 && program_.joins) join();
   }
@@ -334,7 +337,7 @@ class Rank {
     auto [loss, buffer] = (training ? train_ : evaluate_)(batch.x, batch.tokens, batch.lists);
     note(step, loss.reduce_mean(), buffer.reduce_mean());
     if (!training) return;
-    if (rank() == 0) note_argument(step, batch, trace_);
+    if (rank() == 0) note_argument(step, batch, program_.replicas, trace_);
     for (auto& optimizer : optimizers_) optimizer->step();
     if (step == 0) change_optimizers();
   }

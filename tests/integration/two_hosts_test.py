@@ -318,28 +318,26 @@ class TwoHostsTest(unittest.TestCase):
 
     def test_a_killed_rank_whose_forked_child_lives_on(self):
         """It keeps none of the connections by which the other host sees the rank; MPI's own it has."""
-        for rank in 1, 2:
-            with self.subTest(rank=rank):
-                job = self.start("helper", 1_000_000, rank, 1000, *WATCHED)
-                self.assertTrue(job.wait_for_step(3), "".join(job.output))
-                helper = int(re.search(r"helper pid (\d+)", "".join(job.output))[1])
-                self.addCleanup(lambda pid=helper: jobs_test.is_alive(pid) and os.kill(pid, signal.SIGKILL))
-                os.kill(job.process.pid, signal.SIGSTOP)   # nobody but the ranks sees it
-                start = time.monotonic()
-                os.kill(job.pids[rank], signal.SIGKILL)
-                others = [pid for number, pid in job.pids.items() if number // RANKS_OF_A_HOST != rank // RANKS_OF_A_HOST]
-                while any(map(jobs_test.is_alive, others)) and time.monotonic() - start < SECONDS_TO_TELL:
-                    time.sleep(0.05)
-                seconds = time.monotonic() - start
-                print(f"rank {rank} killed, its child lives: the other host's ranks ended after {seconds:.1f} s",
-                      flush=True)
-                self.assertTrue(jobs_test.is_alive(helper))
-                os.kill(helper, signal.SIGKILL)
-                os.kill(job.process.pid, signal.SIGCONT)
-                status, text, _ = self.end_of(job)
-                self.assertNotEqual(status, 0)
-                self.assertLess(seconds, SECONDS_TO_END + 5, text)   # a launcher gets 2 s, ranks that end 5
-                self.assertRegex(text, rf"rank {rank} is gone: its process {job.pids[rank]} on '\w+' has ended, or given up")
+        rank = 1   # beside the launcher, which is stopped: Open MPI stops ranks there as well, once it has something to say
+        job = self.start("helper", 1_000_000, rank, 1000, *WATCHED)
+        self.assertTrue(job.wait_for_step(3), "".join(job.output))
+        helper = int(re.search(r"helper pid (\d+)", "".join(job.output))[1])
+        self.addCleanup(lambda: jobs_test.is_alive(helper) and os.kill(helper, signal.SIGKILL))
+        os.kill(job.process.pid, signal.SIGSTOP)   # nobody but the ranks sees it
+        start = time.monotonic()
+        os.kill(job.pids[rank], signal.SIGKILL)
+        others = [job.pids[2], job.pids[3]]
+        while any(map(jobs_test.is_alive, others)) and time.monotonic() - start < SECONDS_TO_TELL:
+            time.sleep(0.05)
+        seconds = time.monotonic() - start
+        print(f"rank {rank} killed, its child lives: the other host's ranks ended after {seconds:.1f} s", flush=True)
+        self.assertTrue(jobs_test.is_alive(helper))
+        os.kill(helper, signal.SIGKILL)
+        os.kill(job.process.pid, signal.SIGCONT)
+        status, text, _ = self.end_of(job)
+        self.assertNotEqual(status, 0)
+        self.assertLess(seconds, SECONDS_TO_END + 5, text)   # a launcher gets 2 s, ranks that end 5
+        self.assertRegex(text, rf"rank {rank} is gone: its process {job.pids[rank]} on '\w+' has ended, or given up")
 
     def test_an_interface_that_is_missing(self):
         status, text, _ = self.end_of(self.start("traffic", 1, "--smp.keep_alive_interface", "eth77"))

@@ -86,7 +86,7 @@ class RoutedCall {
     return route(
         module,
         [&]() -> R {
-          if (module.smp_stand_in || is_wrapped(module)) [[unlikely]]
+          if (module.smp_stand_in || (kCrosses && is_wrapped(module))) [[unlikely]]
             return packed(module, given...);
           return Method::template call<Self>(self, std::forward<Given>(given)...);
         },

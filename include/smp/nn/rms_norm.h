@@ -44,7 +44,7 @@ class SMP_API RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl> {
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
-  const RMSNormOptions options;
+  RMSNormOptions options;
   torch::Tensor weight;  ///< [W]
 };
 

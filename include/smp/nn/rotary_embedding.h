@@ -66,9 +66,9 @@ struct RotaryEmbeddingOptions {
 /// position (Su et al. 2021, arXiv 2104.09864; the half-split form of Llama).
 ///
 /// There is no buffer: angles, cosines and sines are made in float32 where they are used, whatever
-/// the module's dtype, and then cast to that of the queries. A table that to(torch::kBFloat16)
-/// rounds would move scores by more the later a token comes. kDynamic goes by the longest position
-/// of the call; Hugging Face's goes on with the longest that it ever saw.
+/// the module's dtype, and then cast to that of the queries, but not under autocast. A table that
+/// to(torch::kBFloat16) rounds would move scores by more the later a token comes. kDynamic goes by
+/// the longest position of the call; Hugging Face's goes on with the longest that it ever saw.
 class SMP_API RotaryEmbeddingImpl : public torch::nn::Module {
  public:
   /// @throws UsageError  D is odd or not positive, or an option of the scaling is out of range.

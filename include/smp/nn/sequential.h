@@ -102,6 +102,9 @@ class SMP_API SequentialImpl : public torch::nn::Cloneable<SequentialImpl>, publ
   void add(std::string name, AnyModule module);
   const AnyModule& module_at(std::size_t index) const;
   AnyValue run_here(std::size_t first, std::size_t last, detail::Values&& values);
+  AnyValue run_wrapped(detail::Values&& values);
+  Packet pack(std::size_t first, std::size_t last, detail::Values& values);
+  AnyValue unpack(Packet& answer, std::size_t back);
   /// Runs the modules [first, last) in one request to `owner`: all of them as one call of this
   /// module, or a few as so many calls.
   AnyValue request(CallHandler& handler, const CallEntry& entry, PpRank owner, std::size_t first,
@@ -110,6 +113,7 @@ class SMP_API SequentialImpl : public torch::nn::Cloneable<SequentialImpl>, publ
   static const CallEntry& forward_entry();
   static const CallEntry& joint_entry();
   static Packet run(RoutedBase& module, Packet& arguments);
+  static Packet run_forward(RoutedBase& module, Packet& arguments);
   static const bool registered_;  // at load time, on every rank
 
   std::vector<AnyModule> modules_;

@@ -1,4 +1,5 @@
-// smp/precision/grad_scaler.h: a loss scaled so that gradients of 16 bits do not vanish, over all ranks.
+// smp/precision/grad_scaler.h: a loss scaled so that gradients of 16 bits do not vanish, over all
+// ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 
 #include "smp/detail/export.h"
 #include "smp/distributed_optimizer.h"
@@ -48,8 +50,9 @@ class SMP_API GradScaler {
   /// Returns `loss` times the factor, in its dtype.
   at::Tensor scale(const at::Tensor& loss) const;
   /// Divides the gradients of the optimizer's parameters by the factor. All ranks call it.
-  /// @throws UsageError  it was called since the last update(), or after step(); a gradient is
-  ///                     float16, which would lose what scaling has saved.
+  /// @throws UsageError  it was called since the last update(), or after step(); a gradient of any
+  ///                     rank is float16, which would lose what scaling has saved, complex, or of
+  ///                     another layout than strided and COO; ranks have other factors or options.
   template <class Optimizer>
   void unscale_(DistributedOptimizer<Optimizer>& optimizer) {
     unscale(*optimizer);
@@ -66,7 +69,8 @@ class SMP_API GradScaler {
   /// Changes the factor by what the steps since the last call have found. All ranks call it.
   /// @throws UsageError  neither unscale_() nor step() was called since the last update().
   void update();
-  /// Sets the factor instead. All ranks pass the same. @throws UsageError  it is not positive.
+  /// Sets the factor instead. All ranks pass the same.
+  /// @throws UsageError  it is not positive, or no float.
   void update(double new_scale);
 
   /// Returns the factor; 1 if not enabled.
@@ -76,7 +80,8 @@ class SMP_API GradScaler {
 
   /// Returns factor, options and counters under Python's names, each a tensor [] of float64.
   StateDict state_dict() const;
-  /// Sets what state_dict() has given. Nothing is changed if something is refused.
+  /// Sets what state_dict() has given, on every rank the same; from Python's, hysteresis stays as
+  /// it is. Does nothing if not enabled. Nothing is changed if something is refused.
   /// @throws UsageError  a name is missing, or a value is out of range.
   void load_state_dict(const StateDict& dict);
 
@@ -88,6 +93,7 @@ class SMP_API GradScaler {
 
   void unscale(torch::optim::Optimizer& optimizer);
   bool may_step(torch::optim::Optimizer& optimizer);
+  std::string text() const;
 
   GradScalerOptions options_;
   float scale_;

@@ -38,7 +38,7 @@ SMP_API void set_activation_checkpointing(torch::nn::Module& module,
 template <class Contained>
 void set_activation_checkpointing(const torch::nn::ModuleHolder<Contained>& module,
                                   const CheckpointOptions& options = {}) {
-  set_activation_checkpointing(static_cast<torch::nn::Module&>(*module), options);
+  set_activation_checkpointing(static_cast<torch::nn::Module&>(*module.ptr()), options);
 }
 /// Takes the mark away from `module` and all in it.
 SMP_API void unset_activation_checkpointing(torch::nn::Module& module);
@@ -54,9 +54,10 @@ SMP_API Packet run_recomputed(Packet&& arguments, std::function<Packet(Packet&)>
 /// Returns code(arguments...), of which the backward keeps the arguments alone, as
 /// torch.utils.checkpoint does; the code runs again when the backward comes there. Arguments and
 /// result must have a Codec (tensors, containers and structs of them, numbers, texts). Tensors that
-/// the code captures instead must not be changed until the backward.
+/// the code captures instead must not be changed until the backward. Running statistics that the
+/// code updates are updated twice; checkpoint the module instead.
 template <class Code, class... Arguments>
-auto checkpoint(const CheckpointOptions& options, Code code, const Arguments&... arguments) {
+auto checkpointed(const CheckpointOptions& options, Code code, const Arguments&... arguments) {
   using Result = std::decay_t<std::invoke_result_t<Code&, Arguments...>>;
   Writer given;
   (given.put(arguments), ...);
@@ -77,9 +78,9 @@ auto checkpoint(const CheckpointOptions& options, Code code, const Arguments&...
   return result;
 }
 template <class Code, class... Arguments>
-requires(!std::is_same_v<std::decay_t<Code>, CheckpointOptions>) auto checkpoint(
+requires(!std::is_same_v<std::decay_t<Code>, CheckpointOptions>) auto checkpointed(
     Code code, const Arguments&... arguments) {
-  return checkpoint(CheckpointOptions{}, std::move(code), arguments...);
+  return checkpointed(CheckpointOptions{}, std::move(code), arguments...);
 }
 
 }  // namespace smp

@@ -232,6 +232,7 @@ checkpoint::Offer offer_of_files(const std::string& path, const torch::nn::Modul
 }  // namespace
 
 LoadResult load_safetensors(DistributedModelBase& model, const std::string& path, bool strict) {
+  const PublicCall call("smp::load_safetensors");
   checkpoint::Offer offer;
   if (between_steps("load_safetensors").is_first_stage()) {
     try {

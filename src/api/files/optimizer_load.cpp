@@ -409,7 +409,8 @@ OptimizerLoad::NewState OptimizerLoad::fetch(Optimizer& optimizer) {
         if (!state) {  // it has one from its construction
           const auto& options = saved_[source_[group_of_.at(name)]].options;
           state = std::make_unique<typename Kind::State>();
-          state->sum(state_like(parameter).fill_(options.at("initial_accumulator_value")));
+          state->sum(state_like(parameter, parameter.scalar_type())
+                         .fill_(options.at("initial_accumulator_value")));
         }
       }
       all.emplace_back(parameter.unsafeGetTensorImpl(), std::move(state));

@@ -437,7 +437,10 @@ RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
 }
 
 RunLog::~RunLog() {
-  if (!state_->made_here.is_here()) return static_cast<void>(state_.release());  // the parent's
+  if (!state_->made_here.is_here()) {  // the parent's
+    static_cast<void>(state_.release());
+    return;
+  }
   if (state_->finished) return;
   state_->stop_recording();
   if (!state_->writes()) return;

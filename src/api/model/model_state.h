@@ -20,9 +20,9 @@ struct ComingStep {
 };
 
 /// Places models that are not placed yet and that the step uses, lets optimizers follow what the
-/// program has added to them, and looks at the weights as they are before the step. With the first step all are placed but those that its trial run has nothing
-/// to do with: these wait for a step whose own trial run does, so that what their modules keep is
-/// known.
+/// program has added to them, and looks at the weights as they are before the step. With the first
+/// step all are placed but those that its trial run has nothing to do with: these wait for a step
+/// whose own trial run does, so that what their modules keep is known.
 void prepare_models(const SessionParts& session, const ComingStep& step);
 
 /// After the body of `microbatch`. @throws UsageError  code in it wrote parameters.

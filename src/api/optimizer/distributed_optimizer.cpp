@@ -173,6 +173,10 @@ void OptimizerShare::State::require_whole_step() const {
               "shard_optimizer_state it would step the parameters whose state is on this rank, "
               "and no other replica would get their "
               "values; call step() of the smp::DistributedOptimizer itself, on every rank");
+  SMP_REQUIRE(!rank->config().stochastic_rounding, "rank ", rank->topology().rank(),
+              ": step() of the LibTorch optimizer in an smp::DistributedOptimizer would not round "
+              "by chance (stochastic_rounding); call step() of the smp::DistributedOptimizer "
+              "itself, on every rank");
 }
 
 /// Before the optimizer is written or read as a whole, which one rank alone may do.
@@ -439,7 +443,10 @@ OptimizerShare::OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimize
   }
   for (DistributedModelBase& model : models) {
     if (optimizer->param_groups().empty() || model.partitioned()) continue;
-    set_optimizer_ratio(model, states_per_weight(optimizer->param_groups().front().options()));
+    auto& group = optimizer->param_groups().front();
+    const bool wide = session.rank.config().stochastic_rounding && !group.params().empty() &&
+                      group.params().front().scalar_type() == at::kBFloat16;
+    set_optimizer_ratio(model, states_per_weight(group.options()) * (wide ? 2 : 1));
   }
   session.state.facts().add_optimizer(optimizer);
   state_ = std::make_shared<State>(std::move(optimizer));

@@ -2,16 +2,20 @@
 #include "smp/precision/grad_scaler.h"
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "api/optimizer/total_norm.h"
 #include "api/rank/exchange.h"
+#include "api/rank/public_call.h"
 #include "api/rank/rank.h"
 #include "api/rank/session_parts.h"
 #include "base/check.h"
@@ -19,21 +23,32 @@
 namespace smp {
 namespace {
 
-/// What one rank knows of an optimizer's gradients.
+/// What one rank knows of an optimizer's gradients, and of its scaler.
 struct Found {
   bool any_gradient = false;
   bool any_infinite = false;
   std::string problem;  ///< why they cannot be unscaled
+  std::string scaler;   ///< factor, options and counters
 };
+
+/// Smaller ones have an inverse that is no float.
+constexpr float kSmallest = std::numeric_limits<float>::min();
 
 std::string who() {
   const auto* const rank = Rank::find_current();
   return rank == nullptr ? std::string() : base::concat("rank ", rank->topology().rank(), ": ");
 }
 
-void check(const GradScalerOptions& options) {
-  SMP_REQUIRE(std::isfinite(options.init_scale) && options.init_scale > 0,
-              "smp::GradScaler: init_scale is ", options.init_scale, ", must be positive");
+float factor_of(double value, const char* name) {
+  const auto factor = static_cast<float>(value);
+  SMP_REQUIRE(std::isfinite(factor) && factor >= kSmallest, who(), "smp::GradScaler: ", name,
+              " is ", value, ", must be from ", kSmallest, " to ",
+              std::numeric_limits<float>::max());
+  return factor;
+}
+
+void check(const GradScalerOptions& options, const char* scale_name = "init_scale") {
+  static_cast<void>(factor_of(options.init_scale, scale_name));
   SMP_REQUIRE(std::isfinite(options.growth_factor) && options.growth_factor > 1,
               "smp::GradScaler: growth_factor is ", options.growth_factor,
               ", must be greater than 1");
@@ -45,11 +60,16 @@ void check(const GradScalerOptions& options) {
               options.hysteresis, " must be at least 1");
 }
 
-/// The values of a gradient, in which a sparse one has each element once: sums of entries may be
-/// infinite where no entry is.
+/// The values of a gradient, in which each element is once: sums of a sparse one's entries may be
+/// infinite where no entry is, and what is expanded cannot be written.
 at::Tensor values_of(const at::Tensor& parameter) {
   const auto& gradient = parameter.grad();
-  if (!gradient.is_sparse()) return gradient.detach();
+  if (!gradient.is_sparse()) {
+    if (at::has_internal_overlap(gradient) != at::MemOverlap::No) {
+      at::Tensor(parameter).mutable_grad() = gradient.clone(at::MemoryFormat::Contiguous);
+    }
+    return parameter.grad().detach();
+  }
   const auto summed = gradient.detach().coalesce();
   at::Tensor(parameter).mutable_grad() = summed;
   return summed._values();
@@ -60,7 +80,7 @@ struct OnDevice {
   explicit OnDevice(at::Device where, float scale)
       : device(where),
         infinite(at::zeros({1}, at::device(where).dtype(at::kFloat))),
-        inverse(at::full({1}, 1.0 / scale, infinite.options())) {}
+        inverse(at::full({1}, static_cast<float>(1.0 / scale), infinite.options())) {}
 
   at::Device device;
   at::Tensor infinite, inverse;
@@ -73,7 +93,7 @@ OnDevice& find_device(std::vector<OnDevice>& devices, at::Device device, float s
   return devices.emplace_back(device, scale);
 }
 
-/// Divides the gradients that this rank has, but for those from the first that it must not.
+/// Divides the gradients that this rank has.
 Found unscale_own(torch::optim::Optimizer& optimizer, float scale) {
   const at::NoGradGuard no_grad;
   std::vector<OnDevice> devices;
@@ -91,14 +111,26 @@ Found unscale_own(torch::optim::Optimizer& optimizer, float scale) {
   return found;
 }
 
-/// Returns why `optimizer` cannot be unscaled here, or an empty text.
+/// Returns why a gradient cannot be unscaled, or an empty text.
+std::string obstacle(const at::Tensor& gradient) {
+  const auto is = base::concat(who(), "a gradient of shape ", gradient.sizes(), " is ");
+  if (gradient.scalar_type() == at::kHalf) {
+    return is +
+           "float16: unscaled, it would lose what the scale has saved; keep parameters in float32 "
+           "or bfloat16, and compute in float16 by autocast";
+  }
+  if (gradient.is_complex()) return is + "complex; LibTorch has no unscaling for it";
+  if (gradient.layout() != at::kStrided && !gradient.is_sparse()) {
+    return base::concat(is, "of layout ", gradient.layout(), ", must be strided or COO");
+  }
+  return {};
+}
+
 std::string obstacle(torch::optim::Optimizer& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
     for (const auto& parameter : group.params()) {
-      if (!parameter.grad().defined() || parameter.grad().scalar_type() != at::kHalf) continue;
-      return base::concat("a gradient of shape ", parameter.grad().sizes(),
-                          " is float16: unscaled, it would lose what the scale has saved; keep "
-                          "parameters in float32 or bfloat16, and compute in float16 by autocast");
+      if (!parameter.grad().defined()) continue;
+      if (auto found = obstacle(parameter.grad()); !found.empty()) return found;
     }
   }
   return {};
@@ -112,6 +144,18 @@ std::vector<T> from_all(const T& own, const char* what) {
   return gather_values(session->rank.groups().of(Group::kWorld), own, what);
 }
 
+/// The same of all ranks. @throws UsageError  some rank has a problem, or another scaler.
+std::vector<Found> agreed(const Found& own) {
+  auto all = from_all(own, "GradScaler::unscale_");
+  for (const auto& found : all) {
+    SMP_REQUIRE(found.problem.empty(), "smp::GradScaler::unscale_: ", found.problem);
+    SMP_REQUIRE(found.scaler == all.front().scaler, "smp::GradScaler: rank 0 has ",
+                all.front().scaler, ", another rank has ", found.scaler,
+                "; construct it, load_state_dict() and update() alike on every rank");
+  }
+  return all;
+}
+
 double number_of(const StateDict& dict, const char* name) {
   SMP_REQUIRE(dict.contains(name), who(), "smp::GradScaler::load_state_dict: no entry '", name,
               "'; it has ", dict.size(), " entries");
@@ -122,12 +166,19 @@ double number_of(const StateDict& dict, const char* name) {
   return value.item<double>();
 }
 
-std::int64_t count_of(const StateDict& dict, const char* name) {
+std::int64_t whole_of(const StateDict& dict, const char* name) {
   const double value = number_of(dict, name);
-  SMP_REQUIRE(value >= 0 && value == std::floor(value), who(),
+  SMP_REQUIRE(std::abs(value) < 1e15 && value == std::floor(value), who(),
               "smp::GradScaler::load_state_dict: entry '", name, "' is ", value,
-              ", must be a count");
+              ", must be a whole number");
   return static_cast<std::int64_t>(value);
+}
+
+std::int64_t count_of(const StateDict& dict, const char* name) {
+  const auto value = whole_of(dict, name);
+  SMP_REQUIRE(value >= 0, who(), "smp::GradScaler::load_state_dict: entry '", name, "' is ", value,
+              ", must be a count");
+  return value;
 }
 
 }  // namespace
@@ -139,6 +190,13 @@ GradScaler::GradScaler(const GradScalerOptions& options)
   check(options);
 }
 
+std::string GradScaler::text() const {
+  return base::concat("scale ", scale_, ", growth_factor ", options_.growth_factor,
+                      ", backoff_factor ", options_.backoff_factor, ", growth_interval ",
+                      options_.growth_interval, ", hysteresis ", options_.hysteresis,
+                      ", _growth_tracker ", good_steps_, ", _hysteresis_tracker ", bad_steps_left_);
+}
+
 double GradScaler::get_scale() const noexcept { return options_.enabled ? scale_ : 1; }
 
 at::Tensor GradScaler::scale(const at::Tensor& loss) const {
@@ -148,16 +206,22 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
 void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
   if (!options_.enabled) return;
   refuse_in_step("smp::GradScaler::unscale_");
+  const PublicCall call("smp::GradScaler::unscale_");
   SMP_REQUIRE(optimizers_.count(&optimizer) == 0, who(),
               "smp::GradScaler::unscale_ of an optimizer a second time, or after step(); call "
               "update() first, once after the steps of all optimizers");
   Found own;
   own.problem = obstacle(optimizer);
-  if (own.problem.empty()) own = unscale_own(optimizer, scale_);
+  own.scaler = text();
+  static_cast<void>(agreed(own));  // before any rank divides
+  try {
+    own = unscale_own(optimizer, scale_);
+  } catch (const std::exception& error) {
+    own.problem = who() + error.what();
+  }
   Progress progress;
   bool any_gradient = false;
-  for (const auto& found : from_all(own, "GradScaler::unscale_")) {
-    SMP_REQUIRE(found.problem.empty(), who(), "smp::GradScaler::unscale_: ", found.problem);
+  for (const auto& found : agreed(own)) {
     any_gradient |= found.any_gradient;
     progress.found_inf |= found.any_infinite;
   }
@@ -190,7 +254,9 @@ void GradScaler::update() {
   optimizers_.clear();
   if (bad) {
     good_steps_ = 0;
-    if (--bad_steps_left_ <= 0) scale_ = static_cast<float>(scale_ * options_.backoff_factor);
+    if (--bad_steps_left_ <= 0) {
+      scale_ = std::max(static_cast<float>(scale_ * options_.backoff_factor), kSmallest);
+    }
     return;
   }
   if (++good_steps_ < options_.growth_interval) return;
@@ -202,10 +268,9 @@ void GradScaler::update() {
 
 void GradScaler::update(double new_scale) {
   if (!options_.enabled) return;
-  SMP_REQUIRE(std::isfinite(new_scale) && new_scale > 0, who(),
-              "smp::GradScaler::update: the new scale is ", new_scale, ", must be positive");
+  const auto factor = factor_of(new_scale, "the new scale");
   optimizers_.clear();
-  scale_ = static_cast<float>(new_scale);
+  scale_ = factor;
 }
 
 StateDict GradScaler::state_dict() const {
@@ -221,21 +286,26 @@ StateDict GradScaler::state_dict() const {
           {"skipped_steps", count(skipped_steps_)}};
 }
 
+/// A dict of Python's scaler has neither hysteresis nor skipped steps.
 void GradScaler::load_state_dict(const StateDict& dict) {
+  if (!options_.enabled) return;
+  const auto has = [&](const char* name) { return dict.contains(name); };
   auto options = options_;
   options.init_scale = number_of(dict, "scale");
   options.growth_factor = number_of(dict, "growth_factor");
   options.backoff_factor = number_of(dict, "backoff_factor");
   options.growth_interval = count_of(dict, "growth_interval");
-  options.hysteresis = count_of(dict, "hysteresis");
-  check(options);
+  if (has("hysteresis")) options.hysteresis = count_of(dict, "hysteresis");
+  check(options, "scale");
   const auto good = count_of(dict, "_growth_tracker");
-  const auto left = static_cast<std::int64_t>(number_of(dict, "_hysteresis_tracker"));
-  skipped_steps_ = count_of(dict, "skipped_steps");
+  const auto left =
+      has("_hysteresis_tracker") ? whole_of(dict, "_hysteresis_tracker") : options.hysteresis;
+  const auto skipped = has("skipped_steps") ? count_of(dict, "skipped_steps") : 0;
   options_ = options;
   scale_ = static_cast<float>(options.init_scale);
   good_steps_ = good;
   bad_steps_left_ = left;
+  skipped_steps_ = skipped;
 }
 
 }  // namespace smp

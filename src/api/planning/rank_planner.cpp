@@ -126,8 +126,11 @@ std::vector<PlannedModel> RankPlanner::plans() {
   auto found = trace ? traces_of_all(all) : std::nullopt;
   const bool traced = found.has_value();
   const auto traces = traced ? *std::move(found) : std::vector<simulate::Trace>(all.size());
+  // A body that calls nothing in its trial (smp::is_tracing()) says nothing of the step.
+  const bool any_used =
+      std::any_of(traces.begin(), traces.end(), [](const auto& of_model) { return of_model.used; });
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (traced && !plans[i] && waits(all[i], traces[i])) {
+    if (traced && any_used && !plans[i] && waits(all[i], traces[i])) {
       plans[i].emplace().used = false;
       continue;
     }

@@ -50,10 +50,6 @@ bool asks_for_form(std::string_view op) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
-  library.fallback(torch::CppFunction::makeFallthrough());
-}
-
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
   library.impl("embedding_renorm_", &ReplicaWrites::shorten);
 }

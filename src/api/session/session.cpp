@@ -286,6 +286,7 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   auto session = std::make_unique<RankSession>(std::move(parts));
   for (auto& text : of_routes) session->warnings().note(std::move(text));
   warn_of_settings(session->rank(), session->warnings());
+  base::forgive_failure();  // of a start before
   return Session(std::move(session));
 }
 

@@ -35,7 +35,10 @@ class SessionState {
 
   /// Models of this session, in order of construction.
   const std::vector<DistributedModelBase*>& models() const noexcept { return models_; }
-  void add_model(DistributedModelBase& model) { models_.push_back(&model); }
+  void add_model(DistributedModelBase& model) {
+    models_.push_back(&model);
+    step_looks_.forget();
+  }
   void remove_model(DistributedModelBase& model) noexcept { std::erase(models_, &model); }
 
   /// Calls `follow` at the start of each step, once models are placed, while its owner keeps it.
@@ -60,11 +63,16 @@ class SessionState {
   /// Of jobs that this one goes on for; fewer than none if it counts from less than it has run.
   std::int64_t earlier_steps() const noexcept { return earlier_steps_; }
   void set_earlier_steps(std::int64_t count) noexcept { earlier_steps_ = count; }
+  /// The number by which the next step of an optimizer draws; all ranks make as many, while their
+  /// steps may differ (evaluations of one replica, replicas without a batch).
+  std::int64_t take_rounding() noexcept { return roundings_++; }
+  void set_roundings(std::int64_t count) noexcept { roundings_ = count; }
 
  private:
   std::vector<DistributedModelBase*> models_;
   std::vector<std::weak_ptr<const std::function<void()>>> before_steps_;
   std::int64_t earlier_steps_ = 0;
+  std::int64_t roundings_ = 0;
   StepFacts facts_;
   SharedWarnings warnings_;
   StepKinds step_kinds_;

@@ -34,12 +34,14 @@ class StepKinds {
 
 /// The steps that were looked at in advance for models that they use, since some wait for one that
 /// does. What a body does may depend on variables that it captured, so the first steps of each kind
-/// are looked at, but not all: a model may wait for ever. Threads: the rank's; the same on all
-/// ranks of a pipeline.
+/// after a model was made are looked at; then no model waits any longer. Threads: the rank's; the
+/// same on all ranks of a pipeline, and those of kinds that all replicas begin on all ranks.
 class StepLooks {
  public:
   static constexpr int kMost = 8;  ///< steps of a kind
 
+  /// Begins again, because there is a new model.
+  void forget() noexcept { taken_.clear(); }
   bool any() const noexcept { return !taken_.empty(); }
   /// True if a step of `body` is to be looked at, which this counts.
   bool take(const std::type_info& body, bool grad) {

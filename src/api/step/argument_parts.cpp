@@ -67,6 +67,11 @@ bool ArgumentPart::has_entries(std::int64_t count) const {
   });
 }
 
+bool ArgumentPart::has_no_tensors() const {
+  return std::all_of(places.begin(), places.end(),
+                     [](const auto* place) { return place->begin.tensors == place->end.tensors; });
+}
+
 std::string ArgumentPart::as_option() const {
   const bool is_number = std::all_of(path.begin(), path.end(), is_digit);
   return is_number ? path : concat('"', path, '"');
@@ -151,6 +156,19 @@ bool ArgumentParts::holds_several_kinds(const ArgumentPart& list) const {
       const auto& other = tensor(part, *place);
       return other.dim() != first.dim() || other.scalar_type() != first.scalar_type();
     });
+  });
+}
+
+bool ArgumentParts::look_like_columns(const ArgumentPart& list) const {
+  if (list.entries() == 1 || holds_several_kinds(list)) return true;
+  return std::all_of(list.members.begin(), list.members.end(), [&](int member) {
+    const auto& part = (*this)[member];
+    if (!part.is_tensor()) return false;
+    const auto sizes = tensor(part, *part.places.front()).sizes();
+    const auto entries = static_cast<std::int64_t>(list.entries());
+    if (!sizes.empty() && sizes[0] >= 2 * entries) return true;
+    return std::all_of(part.places.begin(), part.places.end(),
+                       [&](const auto* place) { return tensor(part, *place).sizes() == sizes; });
   });
 }
 

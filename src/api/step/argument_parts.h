@@ -37,6 +37,8 @@ struct ArgumentPart {
   std::size_t entries() const { return places.front()->entries; }
   /// True if there are so many entries in each of its places.
   bool has_entries(std::int64_t count) const;
+  /// True if there is no tensor in it, not even one that is passed whole.
+  bool has_no_tensors() const;
   /// Returns the part as it stands in StepOptions: `1` or `"1.mask"`.
   std::string as_option() const;
 };
@@ -67,6 +69,10 @@ class ArgumentParts {
   /// True if tensors in the entries of a list differ in dtype or number of axes: then they are
   /// no rows of one batch.
   bool holds_several_kinds(const ArgumentPart& list) const;
+  /// True if the entries of a list hardly are the rows of a batch: it is one entry, or they are of
+  /// several kinds, their tensors have one shape, so that rows would be in one tensor, or at least
+  /// twice as many rows as there are entries.
+  bool look_like_columns(const ArgumentPart& list) const;
   /// True if something in the part is split.
   bool is_cut_below(const ArgumentPart& part) const;
   /// Returns the part in words: "Double [8, 3]", "a list of 8 entries, the first tensor ...".

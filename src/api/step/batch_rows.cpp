@@ -33,8 +33,8 @@ std::string joined(const std::set<std::int64_t>& numbers) {
 
 }  // namespace
 
-BatchRows::BatchRows(const ArgumentParts& parts, const detail::SeenCuts& seen)
-    : parts_(parts), seen_(seen) {
+BatchRows::BatchRows(const ArgumentParts& parts, const detail::SeenCuts& seen, bool several)
+    : parts_(parts), seen_(seen), several_(several) {
   take_of_tensors();
   if (count_ < 0) take_of_options();
   if (count_ < 0) take_of_lists();
@@ -85,6 +85,7 @@ void BatchRows::take_of_lists() {
   for (const auto& part : parts_) {
     if (!part.is_list() || !part.holds_tensors || part.in_list) continue;
     const auto fit = fit_as_seen(part);
+    if (!several_ && fit.size() != 1) continue;  // nothing is divided
     SMP_REQUIRE(fit.size() <= 1, "argument ", part.path, " of the step is ", parts_.text_of(part),
                 ", and no other tensor tells whether the batch has ", joined(fit),
                 " rows. Say split_entries = {", part.as_option(),
@@ -93,17 +94,19 @@ void BatchRows::take_of_lists() {
     SMP_REQUIRE(!fit.empty(), "argument ", part.path, " of the step is ", parts_.text_of(part),
                 ", and no number of rows fits what is in it; if it has none, name it in "
                 "StepOptions::non_split");
+    by_looks_ |= !seen_.contains(part.path) && !part.has_entries(*fit.begin());
     take(part, *fit.begin());
   }
 }
 
-/// Returns the numbers of rows that fit a list, without those against which earlier calls speak.
+/// Returns the numbers of rows that fit a list, if possible as in earlier calls.
 BatchRows::Fit BatchRows::fit_as_seen(const ArgumentPart& list) const {
-  auto fit = fit_list(list);
   const auto known = seen_.find(list.path);
-  if (fit.size() < 2 || known == seen_.end()) return fit;
-  auto left = common(fit, known->second == Cut::kEntries ? entries_of(list) : fit_container(list));
-  return left.empty() ? fit : left;
+  if (known != seen_.end() && known->second != Cut::kWhole) {
+    auto fit = known->second == Cut::kEntries ? entries_of(list) : fit_container(list);
+    if (!fit.empty()) return fit;
+  }
+  return fit_list(list);
 }
 
 BatchRows::Fit BatchRows::fit_tensors(const ArgumentPart& part) const {
@@ -114,8 +117,18 @@ BatchRows::Fit BatchRows::fit_tensors(const ArgumentPart& part) const {
 
 BatchRows::Fit BatchRows::fit_list(const ArgumentPart& list) const {
   auto numbers = fit_container(list);
-  if (numbers.empty() || !parts_.holds_several_kinds(list)) numbers.merge(entries_of(list));
+  const bool columns = parts_.look_like_columns(list) && !has_list_beside(list);
+  if (numbers.empty() || !columns) numbers.merge(entries_of(list));
   return numbers;
+}
+
+/// True if there is a list of something else than tensors with as many entries, such as a label
+/// for each.
+bool BatchRows::has_list_beside(const ArgumentPart& list) const {
+  return list.entries() > 1 && std::any_of(parts_.begin(), parts_.end(), [&](const auto& other) {
+           return other.is_list() && !other.in_list && !other.whole && other.has_no_tensors() &&
+                  other.entries() == list.entries();
+         });
 }
 
 /// Returns the numbers of rows that fit all members with tensors.

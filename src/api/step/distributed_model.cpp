@@ -407,11 +407,13 @@ static std::string looked_at(Rank& rank, const std::vector<DistributedModelBase*
 }
 
 /// Of models that wait for a step which uses them, those that the coming one does: a character for
-/// each. All ranks that begin the step call it.
+/// each. Once enough steps have not shown it, all count as used. All ranks that begin the step call
+/// it.
 static std::string used_by(const SessionParts& session, const ComingStep& step,
                            const std::vector<DistributedModelBase*>& waiting) {
-  std::string used(waiting.size(), '\0');
-  if (!session.state.step_looks().take(*step.body, step.grad)) return used;
+  const bool looks = session.state.step_looks().take(*step.body, step.grad);
+  std::string used(waiting.size(), !looks && step.together ? '\1' : '\0');
+  if (!looks) return used;
   if (step.preview != nullptr) used = looked_at(session.rank, waiting, *step.preview);
   const auto& groups = session.rank.groups();
   const auto ranks = step.together ? groups.training_ranks() : groups.of(Group::kPp);
@@ -430,8 +432,7 @@ void prepare_models(const SessionParts& session, const ComingStep& step) {
     if (model->partitioned()) model->require_placed();
   }
   auto& looks = session.state.step_looks();
-  const bool may_wait = session.rank.topology().pp_size() > 1 &&
-                        !session.rank.config().skip_tracing && !session.rank.parts().plan_request;
+  const bool may_wait = !session.rank.config().skip_tracing && !session.rank.parts().plan_request;
   const bool first = !looks.any() && unplaced.size() == models.size();
   if (may_wait && !unplaced.empty() && first) static_cast<void>(looks.take(*step.body, step.grad));
   if (may_wait && !unplaced.empty() && !first) {

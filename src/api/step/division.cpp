@@ -55,7 +55,7 @@ class Cutter {
     if (part.is_list()) part.cut = cut_of_list(part);
     if (part.cut == Cut::kEntries) return;
     for (const int member : part.members) cut(parts_[member]);
-    const bool plain = !part.is_list() && !part.holds_tensors && !part.in_list;
+    const bool plain = !part.is_list() && part.has_no_tensors() && !part.in_list;
     if (plain && !parts_.is_cut_below(part)) {
       require_whole(part.path, parts_.text_of(part), part.entries());
     }
@@ -79,14 +79,14 @@ class Cutter {
                 "batch size, or name the argument that has none in StepOptions::non_split");
     const auto cut = by_axis ? Cut::kAxis : Cut::kEntries;
     if (rows_.count() == 1 || an_axis_is_named(list)) return cut;
-    const auto known = seen_.find(list.path);
+    const auto known = seen_of_tensors(list);
     if (by_axis && by_entries) {
       if (known != seen_.end()) return known->second;
       SMP_REQUIRE(!several_ || parts_.holds_several_kinds(list), who(list),
                   ": its entries may be the rows, or each tensor may have them", which(list));
       return Cut::kAxis;
     }
-    SMP_REQUIRE(known == seen_.end() || known->second == cut, who(list), ": now ",
+    SMP_REQUIRE(!several_ || known == seen_.end() || known->second == cut, who(list), ": now ",
                 by_axis ? "each tensor has as many" : "its entries are as many",
                 ", in earlier calls ",
                 by_axis ? "its entries were the rows" : "each tensor had them", which(list));
@@ -94,21 +94,35 @@ class Cutter {
   }
 
   Cut cut_of_values(const ArgumentPart& list) {
+    if (!list.has_no_tensors()) return Cut::kWhole;  // non_split names them
     const auto known = seen_.find(list.path);
+    if (known != seen_.end() && known->second == Cut::kAxis) return Cut::kWhole;  // undefined now
     const bool was_whole = known != seen_.end() && known->second == Cut::kWhole;
     if (list.has_entries(rows_.count())) {
       return was_whole ? Cut::kWhole : remember(list, Cut::kEntries);
     }
     if (list.has_entries(0)) return Cut::kWhole;
-    SMP_REQUIRE(was_whole || known == seen_.end(), who(list),
+    SMP_REQUIRE(!several_ || was_whole || known == seen_.end(), who(list),
                 "; in earlier calls it had an entry a row and was split. If it has none, name it "
                 "in StepOptions::non_split");
     return remember(list, Cut::kWhole);
   }
 
-  /// Keeps what became of a list for later calls. Of one row nobody knows what it is.
+  /// What became of a list with tensors earlier. That it was whole, with undefined ones, says
+  /// nothing of these.
+  detail::SeenCuts::const_iterator seen_of_tensors(const ArgumentPart& list) const {
+    const auto known = seen_.find(list.path);
+    const bool tells = known != seen_.end() && known->second != Cut::kWhole;
+    return tells ? known : seen_.end();
+  }
+
+  /// Keeps what became of a list for later calls, if it mattered. Of one row nobody knows what it
+  /// is.
   Cut remember(const ArgumentPart& list, Cut cut) {
-    if (rows_.count() > 1) seen_.try_emplace(list.path, cut);
+    if (several_ && rows_.count() > 1) {
+      const auto [known, is_new] = seen_.try_emplace(list.path, cut);
+      if (!is_new && known->second == Cut::kWhole) known->second = cut;
+    }
     return cut;
   }
 
@@ -150,7 +164,7 @@ Division::Division(const std::vector<detail::StepArgument>& arguments, const Ste
                    bool several, detail::SeenCuts& seen)
     : arguments_(arguments) {
   ArgumentParts parts(arguments, options);
-  const BatchRows rows(parts, seen);
+  const BatchRows rows(parts, seen, several);
   rows_ = rows.count();
   Cutter cutter(parts, rows, several, seen);
   cutter.cut();

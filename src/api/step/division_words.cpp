@@ -18,6 +18,16 @@ void DivisionWords::tell() {
   for (const auto& part : parts_) {
     if (!is_worth_telling(part)) continue;
     told_.push_back({part.path, parts_.text_of(part), how(part), hint(part)});
+    if (is_column_by_looks(part)) {
+      const auto& list = parts_[part.inside];
+      doubtful_.push_back(concat("argument ", list.path, " of a step is ", parts_.text_of(list),
+                                 ", of which each tensor is taken for a column with the ",
+                                 rows_.count(),
+                                 " rows of the batch. If its entries are the rows, "
+                                 "say split_entries = {",
+                                 list.as_option(), "}; if not, split_axes = {{", list.as_option(),
+                                 ", 0}} (StepOptions in smp/step.h)"));
+    }
     const bool unsure = rows_.count() < 0 && several_ && part.is_list() && !part.whole;
     if (!unsure || part.entries() < 2) continue;
     doubtful_.push_back(
@@ -28,6 +38,14 @@ void DivisionWords::tell() {
   }
 }
 
+/// True if a list of several tensors alone was cut along their axes because they look like columns.
+bool DivisionWords::is_column_by_looks(const ArgumentPart& part) const {
+  if (!several_ || part.cut != Cut::kAxis || part.inside < 0 || part.axis) return false;
+  const auto& list = parts_[part.inside];
+  return list.is_list() && list.entries() > 1 && rows_.by_looks() &&
+         !parts_.holds_several_kinds(list);
+}
+
 /// True unless its container is told as one, or its members tell all.
 bool DivisionWords::is_worth_telling(const ArgumentPart& part) const {
   for (int c = part.inside; c >= 0; c = parts_[c].inside) {
@@ -35,7 +53,7 @@ bool DivisionWords::is_worth_telling(const ArgumentPart& part) const {
     if (container.whole || container.cut == Cut::kEntries) return false;
   }
   if (part.is_tensor() || part.whole || part.cut == Cut::kEntries) return true;
-  return !part.holds_tensors && !part.in_list && !parts_.is_cut_below(part);
+  return part.has_no_tensors() && !part.in_list && !parts_.is_cut_below(part);
 }
 
 void DivisionWords::tell_unknown(const std::string& name, const std::type_info& type, bool meant) {

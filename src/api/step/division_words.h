@@ -33,6 +33,7 @@ class DivisionWords {
 
  private:
   bool is_worth_telling(const ArgumentPart& part) const;
+  bool is_column_by_looks(const ArgumentPart& part) const;
   std::string how(const ArgumentPart& part) const;
   std::string hint(const ArgumentPart& part) const;
 

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cctype>
 #include <optional>
 #include <set>
 #include <string>
@@ -46,7 +47,9 @@ void set_step_count(std::int64_t count) {
                 "read it from the checkpoint on one rank, and give it to all with smp::broadcast");
   SMP_REQUIRE(count >= 0, "rank ", rank.topology().rank(), ": smp::set_step_count(", count,
               "): steps count from 0; give it what smp::step_count() was");
-  SessionState::current().set_earlier_steps(count - rank.server().steps());
+  auto& state = SessionState::current();
+  state.set_earlier_steps(count - rank.server().steps());
+  state.set_roundings(count);
 }
 
 double microbatch_weight() {
@@ -78,11 +81,13 @@ void own_all(Packet& packet) {
   }
 }
 
-/// Logs each text once in a process.
+/// Logs each text once in a process, whatever numbers are in it.
 void warn_once(const std::vector<std::string>& texts) {
   static std::set<std::string> said;
   for (const auto& text : texts) {
-    if (said.insert(text).second) base::log_text(base::LogLevel::kWarning, text);
+    auto words = text;
+    std::erase_if(words, [](unsigned char letter) { return std::isdigit(letter) != 0; });
+    if (said.insert(words).second) base::log_text(base::LogLevel::kWarning, text);
   }
 }
 

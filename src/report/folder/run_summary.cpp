@@ -93,7 +93,9 @@ std::string remarks(const RunFacts& facts, int width) {
 
 std::string run_summary(const RunFacts& facts, int width) {
   std::string text = facts.name.empty() ? std::string() : head(facts) + "\n";
-  for (const auto& line : partitioning::wrapped(facts.computing, width)) text += line + "\n";
+  if (!facts.computing.empty()) {
+    for (const auto& line : partitioning::wrapped(facts.computing, width)) text += line + "\n";
+  }
   text += losses_text(facts);
   for (const auto& table : {steps_table(facts, width), memory_table(facts, width)}) {
     if (!table.empty()) text += "\n" + table;

@@ -25,6 +25,7 @@
 #include "server/values/clone_on_write.h"
 #include "server/values/hooked_arguments.h"
 #include "server/values/link_follower.h"
+#include "server/values/output_links.h"
 #include "server/values/tensor_forms.h"
 
 namespace smp::server {
@@ -118,7 +119,10 @@ void CallRouter::leave(Space& space) noexcept {
 std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entry, PpRank owner,
                                        Packet&& arguments, const CallTraits& traits) {
   auto* const kept = module::KeptResults::current();
-  if (kept != nullptr && kept->replays()) return kept->take();
+  if (kept != nullptr && kept->replays()) {
+    static_cast<void>(ExecutionScope::current()->next_call(traits.calls));  // later calls keep keys
+    return kept->take();
+  }
   if (failures_.empty_because_unwinding()) return std::nullopt;
   SMP_REQUIRE(!inside_node(), "rank ", core_.port.name(), ": module '", module.smp_place.path,
               "' lives on rank ", core_.port.name(owner),
@@ -157,7 +161,17 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   }
   CallAnswer answer;
   auto sent = OutgoingCall::make(line_, owner, request, ForwardState::kAsked, 0);
-  auto response = await_result(*sent, answer, request);
+  auto response = [&] {
+    if (kept == nullptr) return await_result(*sent, answer, request);
+    try {
+      return await_result(*sent, answer, request);
+    } catch (const StepAborted&) {
+      throw;
+    } catch (...) {
+      kept->keep_thrown(std::current_exception());
+      throw;
+    }
+  }();
   if (!response) return std::nullopt;
   if (response->settings) request.settings = line_->take_settings(module, *response->settings);
   sent->use(response->record, response->settings ? &request.settings : nullptr);
@@ -165,6 +179,14 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   if (may_be_promised && expected == nullptr) {
     expected_.learn(key, *response, request.modes.grad);
   }
+  SMP_REQUIRE_AS(
+      UnsupportedError,
+      kept == nullptr ||
+          OutputLinks::from_note(response->links, response->result.tensors.size(), own.size())
+              .changes.empty(),
+      "rank ", core_.port.name(), ": module '", module.smp_place.path,
+      "' changed an argument in place, and its caller has activation checkpointing, so "
+      "the change would not be repeated; do not checkpoint the caller, or pass clone()");
   attach_history(*response, std::move(sent), own);
   if (kept != nullptr) kept->keep(response->result);
   return std::move(response->result);

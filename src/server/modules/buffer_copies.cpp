@@ -35,6 +35,7 @@ void BufferCopies::add(const std::string& path, const at::Tensor& tensor, Global
   auto& entry = entries_.back();
   entry.read = can_be_guarded(tensor) && (tensor.is_cpu() || (weight && owner == rank_));
   entry.at_begin = entry.last = look_at(entry);
+  entry.first = entry.last.values;
   if (owner != rank_ && can_be_guarded(tensor)) watch(entry);
 }
 
@@ -90,6 +91,9 @@ void BufferCopies::give(c10::function_ref<void()> give_values) {
     if (entry.guard && !entry.guard->used()) unused.push_back(&entry);
   }
   give_values();
+  for (auto& entry : entries_) {
+    if (entry.owner == rank_ && entry.tensor.defined()) entry.first = look_at(entry).values;
+  }
   for (auto* entry : unused) {
     if (!entry->guard->used()) continue;
     entry->last = look_at(*entry);
@@ -203,7 +207,9 @@ void BufferCopies::drop() noexcept {
 void BufferCopies::follow(std::string_view changes) {
   for (const auto& line : lines_of(changes)) {
     auto& entry = entries_.at(line.number);
-    if (entry.owner == rank_) entry.told = true;
+    // Copies stay where a write has left the values as they were, and later changes are told.
+    const bool as_it_was = entry.first != 0 && entry.first == line.hash;
+    if (entry.owner == rank_) entry.told |= !as_it_was;
     if (entry.owner == rank_ || !entry.tensor.defined() || !entry.guard) continue;
     if (guard_of(entry.tensor) == nullptr) continue;  // in use: the next report says so
     if (hash_now(entry) == line.hash) continue;

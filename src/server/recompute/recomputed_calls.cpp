@@ -8,12 +8,12 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "module/call_handler.h"
 #include "module/running_statistics.h"
 #include "server/modules/deferred_statistics.h"
+#include "server/modules/weight_watch.h"
 #include "server/promises/promised_tensor.h"
 #include "server/recompute/region.h"
 #include "server/recompute/replay_place.h"
@@ -27,7 +27,8 @@ namespace {
 /// again as a whole, or a trial runs, which has no backward.
 bool runs_plainly() {
   if (!at::GradMode::is_enabled() || Region::current() != nullptr) return true;
-  return module::call_handler().get() != nullptr && ExecutionScope::current() == nullptr;
+  const auto* const handler = module::call_handler().get();
+  return handler != nullptr && handler->in_step() && ExecutionScope::current() == nullptr;
 }
 
 std::string name_of(RoutedBase& module) {
@@ -35,24 +36,28 @@ std::string name_of(RoutedBase& module) {
 }
 
 /// Parameters and buffers of all modules below, but for running statistics: these are collected.
-std::vector<at::Tensor> watched_tensors(torch::nn::Module& module) {
-  std::vector<at::Tensor> watched;
+WeightWatch watched_tensors(torch::nn::Module& module) {
+  WeightWatch watch;
+  const auto add = [&](const auto& tensors) {
+    for (const auto& item : tensors) {
+      if (item.value().defined()) watch.add(item.key(), item.value());
+    }
+  };
   for (const auto& below : module.modules()) {
-    for (const auto& parameter : below->parameters(/*recurse=*/false)) watched.push_back(parameter);
-    if (module::is_normalisation(*below)) continue;
-    for (const auto& buffer : below->buffers(/*recurse=*/false)) watched.push_back(buffer);
+    add(below->named_parameters(/*recurse=*/false));
+    if (!module::is_normalisation(*below)) add(below->named_buffers(/*recurse=*/false));
   }
-  std::erase_if(watched, [](const at::Tensor& tensor) { return !tensor.defined(); });
-  return watched;
+  return watch;
 }
 
 /// While it lives, normalisation layers of `module` work on copies of their statistics, which are
-/// dropped: outside of steps nobody else does that.
+/// dropped: but for calls in a step, which have their own.
 class StatisticsAside {
  public:
-  explicit StatisticsAside(torch::nn::Module& module)
-      : layers_(module::normalisations_of(module, [](auto&) { return false; })) {
-    if (ExecutionScope::current() != nullptr || layers_.empty()) return;
+  explicit StatisticsAside(RoutedBase& module)
+      : layers_(module::normalisations_of(module.smp_module(), [](auto&) { return false; })) {
+    const bool by_call = ExecutionScope::current() != nullptr && module.smp_place.placed();
+    if (by_call || layers_.empty()) return;
     execution_.emplace(statistics_, layers_, 0);
   }
 
@@ -75,8 +80,9 @@ Packet RecomputedCalls::run(RoutedBase& module, const CallEntry&, Packet& argume
                                                watched_tensors(module.smp_module()));
   region->set_rerun([owner, &module, plain, bytes = arguments.bytes,
                      place = ReplayPlace(&module, keep_random_)](std::vector<at::Tensor>&& inputs) {
+    static_cast<void>(owner);  // lives as long as this
     place.enter([&] {
-      const StatisticsAside statistics(*owner);
+      const StatisticsAside statistics(module);
       Packet again{bytes, std::move(inputs)};
       plain(module, again);
     });
@@ -142,8 +148,8 @@ Packet detail::run_recomputed(Packet&& arguments, std::function<Packet(Packet&)>
   for (auto& tensor : arguments.tensors) {
     if (tensor.defined()) tensor = fetched(tensor);
   }
-  const auto region = std::make_shared<Region>("the code of smp::checkpoint()", arguments.tensors,
-                                               std::vector<at::Tensor>());
+  const auto region =
+      std::make_shared<Region>("the code of smp::checkpointed()", arguments.tensors, WeightWatch());
   region->set_rerun(
       [code, bytes = arguments.bytes,
        place = ReplayPlace(nullptr, options.preserve_rng_state)](std::vector<at::Tensor>&& inputs) {

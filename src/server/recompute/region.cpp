@@ -66,21 +66,66 @@ class RefilledPlace final : public torch::autograd::SavedVariableHooks {
   Region& region_;
 };
 
-Region::Given::Given(const at::Tensor& tensor)
-    : value(tensor.defined() ? clone_on_write(tensor) : at::Tensor()),
-      requires_grad(tensor.defined() && tensor.requires_grad()) {}
+namespace {
 
-at::Tensor Region::Given::again() const {
-  if (!value.defined()) return {};
-  auto copy = clone_on_write(value);
-  if (requires_grad) give_history(copy);
-  return copy;
+/// Memory that tensors may share; nullptr where a copy is of other elements than the tensor's.
+const void* shareable_memory(const at::Tensor& tensor) {
+  const bool plain = tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage() &&
+                     !tensor.is_conj() && !tensor.is_neg();
+  return plain ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-Region::Region(std::string name, const std::vector<at::Tensor>& inputs,
-               std::vector<at::Tensor> watched)
-    : name_(std::move(name)), inputs_(inputs.begin(), inputs.end()), watched_(std::move(watched)) {
-  for (const auto& tensor : watched_) versions_.push_back(tensor._version());
+/// A tensor as `like`, without history, in the memory of `base`, which holds all of it.
+at::Tensor in_memory_of(const at::Tensor& base, const at::Tensor& like) {
+  return at::empty({0}, like.options().requires_grad(false))
+      .set_(base.storage(), like.storage_offset(), like.sizes(), like.strides());
+}
+
+}  // namespace
+
+Region::Given::Given(const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  std::vector<const void*> memories;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto& tensor = tensors[i];
+    if (!tensor.defined()) {
+      all_.push_back({{}, i, false});
+      memories.push_back(nullptr);
+      continue;
+    }
+    const auto* const memory = shareable_memory(tensor);
+    const auto known = std::find(memories.begin(), memories.end(), memory);
+    const bool alone = memory == nullptr || known == memories.end();
+    const auto base = alone ? i : static_cast<std::size_t>(known - memories.begin());
+    auto value = alone ? clone_on_write(tensor) : in_memory_of(all_[base].value, tensor);
+    // A copy that is no copy on write has memory for its own elements only.
+    const bool whole = alone && shareable_memory(value) != nullptr &&
+                       value.storage().nbytes() == tensor.storage().nbytes();
+    memories.push_back(whole ? memory : nullptr);
+    all_.push_back({std::move(value), base, tensor.requires_grad()});
+  }
+}
+
+std::vector<at::Tensor> Region::Given::again() const {
+  std::vector<at::Tensor> copies;
+  {
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      const auto& [value, base, needs] = all_[i];
+      copies.push_back(!value.defined() ? at::Tensor()
+                       : base == i      ? clone_on_write(value)
+                                        : in_memory_of(copies[base], value));
+    }
+  }
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    if (all_[i].requires_grad) give_history(copies[i]);
+  }
+  return copies;
+}
+
+Region::Region(std::string name, const std::vector<at::Tensor>& inputs, WeightWatch watched)
+    : name_(std::move(name)), inputs_(inputs), watched_(std::move(watched)) {
+  watched_.begin_step();
 }
 
 Region* Region::current() noexcept { return static_cast<Region*>(KeptResults::current()); }
@@ -91,15 +136,15 @@ void Region::record(const std::function<void()>& first) {
     const Scope results(this);
     first();
   }
-  for (std::size_t i = 0; i < watched_.size(); ++i) {
-    SMP_REQUIRE_AS(
-        UnsupportedError, watched_[i]._version() == versions_[i], name_,
-        ": activation checkpointing runs a call twice, but this one has written to a parameter or "
-        "buffer of shape ",
-        watched_[i].sizes(),
-        ", which the second run would write again; do not checkpoint this module, or have its "
-        "caller write the tensor");
-  }
+  recorded_ = true;
+  if (wanted_ == 0) return;  // it will not run again
+  const auto written = watched_.written();
+  SMP_REQUIRE_AS(UnsupportedError, written.empty(), name_,
+                 ": activation checkpointing runs a call twice, but this one has written to "
+                 "parameter or buffer '",
+                 written,
+                 "', which the second run would write again; do not checkpoint this module, or "
+                 "have its caller write the tensor");
 }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> Region::next() {
@@ -124,6 +169,7 @@ void Region::refuse_other(std::size_t index, const std::string& what) const {
 
 void Region::refill(const at::Tensor& tensor) {
   const auto index = next_place_++;
+  if (index > last_wanted_) throw Enough();  // code has caught the first one
   if (index >= places_.size()) refuse_other(index, "was not there the first time");
   auto& place = places_[index];
   if (!tensor.sizes().equals(place.sizes) || tensor.scalar_type() != place.dtype) {
@@ -139,6 +185,9 @@ void Region::refill(const at::Tensor& tensor) {
 }
 
 at::Tensor Region::value_of(std::size_t index) {
+  SMP_REQUIRE_AS(UnsupportedError, recorded_, name_,
+                 ": a backward pass inside a call with activation checkpointing; do not checkpoint "
+                 "this module, or run that pass outside of it");
   if (!places_[index].value.defined()) run_again();
   auto& place = places_[index];
   SMP_REQUIRE(place.value.defined() && place.value._version() == place.version, name_,
@@ -150,18 +199,16 @@ at::Tensor Region::value_of(std::size_t index) {
 void Region::forget(std::size_t index) noexcept {
   places_[index].value.reset();
   places_[index].wanted = false;
-  if (--wanted_ > 0) return;
+  if (--wanted_ > 0 || !recorded_) return;
   inputs_.clear();
   results_.clear();
 }
 
 void Region::require_unchanged() const {
-  for (std::size_t i = 0; i < watched_.size(); ++i) {
-    SMP_REQUIRE(watched_[i]._version() == versions_[i], name_, ": a parameter or buffer of shape ",
-                watched_[i].sizes(),
-                " was changed between the forward and the backward of a call that is computed "
-                "again; change it after the backward");
-  }
+  const auto written = watched_.written();
+  SMP_REQUIRE(written.empty(), name_, ": parameter or buffer '", written,
+              "' was changed between the forward and the backward of a call that is computed "
+              "again; change it after the backward");
 }
 
 void Region::run_again() {
@@ -172,8 +219,7 @@ void Region::run_again() {
     if (places_[i].wanted) last_wanted_ = i;
   }
   next_place_ = next_result_ = 0;
-  std::vector<at::Tensor> inputs;
-  for (const auto& input : inputs_) inputs.push_back(input.again());
+  auto inputs = inputs_.again();
   replays_ = true;
   struct Over {
     bool& replays;
@@ -186,11 +232,16 @@ void Region::run_again() {
   } catch (const Enough&) {
     return;
   }
+  if (next_place_ > last_wanted_) return;  // code has caught what ended it
   refuse_other(next_place_, "is missing");
 }
 
 void Region::keep(const Packet& result) {
-  results_.push_back({result.bytes, {result.tensors.begin(), result.tensors.end()}});
+  results_.push_back({result.bytes, Given(result.tensors), nullptr});
+}
+
+void Region::keep_thrown(std::exception_ptr thrown) {
+  results_.push_back({{}, Given({}), std::move(thrown)});
 }
 
 Packet Region::take() {
@@ -199,9 +250,8 @@ Packet Region::take() {
               "ranks more often than the first time (",
               results_.size(), " times); a call must depend on its arguments alone");
   const auto& result = results_[next_result_++];
-  Packet packet{result.bytes, {}};
-  for (const auto& tensor : result.tensors) packet.tensors.push_back(tensor.again());
-  return packet;
+  if (result.thrown != nullptr) std::rethrow_exception(result.thrown);
+  return {result.bytes, result.tensors.again()};
 }
 
 }  // namespace smp::server

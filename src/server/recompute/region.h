@@ -5,12 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "module/kept_results.h"
+#include "server/modules/weight_watch.h"
 #include "server/running/saved_tensors.h"
 
 namespace smp::server {
@@ -26,8 +28,8 @@ class Region final : public std::enable_shared_from_this<Region>,
 
   /// @param name    for messages, as "module 'encoder.0'"
   /// @param inputs  of the call, with their histories
-  /// @param watched tensors that must be the same when the call runs again: parameters and buffers
-  Region(std::string name, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> watched);
+  /// @param watched  parameters and buffers, which must be the same when the call runs again
+  Region(std::string name, const std::vector<at::Tensor>& inputs, WeightWatch watched);
 
   /// The region in whose call the running fiber is; nullptr: none.
   static Region* current() noexcept;
@@ -42,6 +44,7 @@ class Region final : public std::enable_shared_from_this<Region>,
   // module::KeptResults
   bool replays() const noexcept override { return replays_; }
   void keep(const Packet& result) override;
+  void keep_thrown(std::exception_ptr thrown) override;
   Packet take() override;
 
  private:
@@ -56,17 +59,26 @@ class Region final : public std::enable_shared_from_this<Region>,
     std::uint32_t version = 0;  // of the value, when it was saved
     bool wanted = true;         // the node is not done with it
   };
-  /// A tensor from outside, as the call found it.
-  struct Given {
-    explicit Given(const at::Tensor& tensor);
-    [[nodiscard]] at::Tensor again() const;
+  /// Tensors from outside as the call found them. Those that share memory share that of a copy.
+  class Given {
+   public:
+    explicit Given(const std::vector<at::Tensor>& tensors);
+    /// Returns new copies, which need gradients where the first ones did.
+    [[nodiscard]] std::vector<at::Tensor> again() const;
+    void clear() noexcept { all_.clear(); }
 
-    at::Tensor value;  // a copy on write; may be undefined
-    bool requires_grad = false;
+   private:
+    struct One {
+      at::Tensor value;  // a copy on write; may be undefined
+      std::size_t base;  // the first tensor with the same memory
+      bool requires_grad;
+    };
+    std::vector<One> all_;
   };
   struct Result {
     std::string bytes;
-    std::vector<Given> tensors;
+    Given tensors;
+    std::exception_ptr thrown;  // instead of a result
   };
 
   std::size_t add(const at::Tensor& tensor);
@@ -78,12 +90,12 @@ class Region final : public std::enable_shared_from_this<Region>,
   [[noreturn]] void refuse_other(std::size_t index, const std::string& what) const;
 
   const std::string name_;
-  std::vector<Given> inputs_;
-  const std::vector<at::Tensor> watched_;
-  std::vector<std::uint32_t> versions_;  // of the watched
+  Given inputs_;
+  WeightWatch watched_;
   Run rerun_;
   std::vector<Place> places_;
   std::vector<Result> results_;
+  bool recorded_ = false;   // the first run is over
   std::size_t wanted_ = 0;  // places that are
   bool replays_ = false;
   std::size_t next_place_ = 0;   // of the second run

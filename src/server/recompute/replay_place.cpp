@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "base/random.h"
 
 namespace smp::server {
@@ -40,15 +41,35 @@ ExecutionSettings::View flags_of(ExecutionScope& scope, RoutedBase* module) {
 
 }  // namespace
 
-ReplayPlace::ReplayPlace(RoutedBase* module, bool keep_random) : module_(module) {
+ReplayPlace::OwnFlags::OwnFlags(torch::nn::Module& module) {
+  flags_.attach(module);
+  of_call_ = read();
+}
+
+std::vector<char> ReplayPlace::OwnFlags::read() const {
+  std::vector<char> values;
+  for (std::uint32_t i = 0; i < flags_.size(); ++i) values.push_back(flags_.get(i) ? 1 : 0);
+  return values;
+}
+
+void ReplayPlace::OwnFlags::set(const std::vector<char>& values) {
+  for (std::uint32_t i = 0; i < values.size(); ++i) flags_.set(i, values[i] != 0);
+}
+
+/// A module of no model runs as code of its caller does.
+ReplayPlace::ReplayPlace(RoutedBase* module, bool keep_random)
+    : module_(module != nullptr && module->smp_place.placed() ? module : nullptr) {
   auto* const scope = ExecutionScope::current();
   if (scope != nullptr) {
     program_.emplace(InProgram{scope->services(), scope->identity(),
-                               module == nullptr ? scope->position() : scope->position_of_call(),
-                               scope->base_key(), flags_of(*scope, module)});
+                               module_ == nullptr ? scope->position() : scope->position_of_call(),
+                               scope->base_key(), flags_of(*scope, module_)});
+  }
+  if (module != nullptr && (scope == nullptr || module_ == nullptr)) {
+    own_flags_ = std::make_shared<OwnFlags>(module->smp_module());
   }
   // Modules in a program have generators of their own.
-  if (!keep_random || (scope != nullptr && module != nullptr)) return;
+  if (!keep_random || (scope != nullptr && module_ != nullptr)) return;
   random_ = copied(&base::default_generator());
   random_of_device_ = copied(base::device_generator());
 }
@@ -56,7 +77,20 @@ ReplayPlace::ReplayPlace(RoutedBase* module, bool keep_random) : module_(module)
 void ReplayPlace::enter(c10::function_ref<void()> code) const {
   const GeneratorScope random(&base::default_generator(), random_);
   const GeneratorScope random_of_device(base::device_generator(), random_of_device_);
+  struct FlagsScope {
+    explicit FlagsScope(OwnFlags* own) : flags(own) {
+      if (flags == nullptr) return;
+      now = flags->read();
+      flags->set(flags->of_call());
+    }
+    ~FlagsScope() {
+      if (flags != nullptr) flags->set(now);
+    }
+    OwnFlags* flags;
+    std::vector<char> now;
+  };
   const auto in_modes = [&] {
+    const FlagsScope flags(own_flags_.get());
     const ModesScope modes(modes_);
     code();
   };
@@ -69,12 +103,13 @@ void ReplayPlace::enter(c10::function_ref<void()> code) const {
 
 void ReplayPlace::enter_program(c10::function_ref<void()> code) const {
   auto* const outer = ExecutionScope::current();
-  if (outer != nullptr) outer->settings().note();
+  SMP_REQUIRE(outer != nullptr,
+              "activation checkpointing: the backward of a call that was made in a step runs after "
+              "the step; run it in the body");
+  outer->settings().note();
   struct Back {
     ExecutionScope* outer;
-    ~Back() {
-      if (outer != nullptr) outer->settings().apply();
-    }
+    ~Back() { outer->settings().apply(); }
   } const back{outer};
   ExecutionScope scope(program_->services, program_->identity, program_->position,
                        program_->base_key, /*replays=*/true);

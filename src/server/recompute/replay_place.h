@@ -6,8 +6,11 @@
 #include <c10/util/FunctionRef.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <vector>
 
+#include "server/modules/setting_flags.h"
 #include "server/protocol/execution_modes.h"
 #include "server/protocol/message.h"
 #include "server/running/execution_scope.h"
@@ -35,12 +38,25 @@ class ReplayPlace {
     std::uint64_t base_key;
     ExecutionSettings::View flags;
   };
+  /// The switches of a module that is in no model of this step.
+  class OwnFlags {
+   public:
+    explicit OwnFlags(torch::nn::Module& module);
+    [[nodiscard]] std::vector<char> read() const;
+    void set(const std::vector<char>& values);
+    const std::vector<char>& of_call() const noexcept { return of_call_; }
+
+   private:
+    SettingFlags flags_;
+    std::vector<char> of_call_;
+  };
   void enter_program(c10::function_ref<void()> code) const;
 
   RoutedBase* const module_;
   const ExecutionModes modes_ = ExecutionModes::capture();
   std::optional<InProgram> program_;  // unless it runs outside of steps
-  at::Generator random_;              // of the CPU; undefined: its numbers are keyed
+  std::shared_ptr<OwnFlags> own_flags_;
+  at::Generator random_;  // of the CPU; undefined: its numbers are keyed
   at::Generator random_of_device_;
 };
 

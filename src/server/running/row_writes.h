@@ -12,8 +12,11 @@ inline constexpr auto kRowWrites = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 /// While it lives, the fiber's operators are seen.
 class SeesRowWrites {
+ public:
+  SeesRowWrites();
+
  private:
-  c10::impl::IncludeDispatchKeyGuard include_{kRowWrites};
+  c10::impl::IncludeDispatchKeyGuard include_;
 };
 
 }  // namespace smp::server

@@ -37,7 +37,8 @@ bool OwnPassGradients::take(Leaf& leaf, const at::Tensor& gradient) {
   const bool in_order = step_.size() < 2;
   const bool later_hooks =
       leaf.tensor_post_acc_grad_hooks() != nullptr || !leaf.post_hooks().empty();
-  if (in_order || later_hooks || at::GradMode::is_enabled() || !gradient.defined()) {
+  if (in_order || later_hooks || at::GradMode::is_enabled() || !gradient.defined() ||
+      !leaf.variable.requires_grad()) {  // frozen since: LibTorch does nothing
     withdraw(number);
     return false;
   }

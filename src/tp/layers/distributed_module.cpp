@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/core/grad_mode.h>
 #include <xxhash.h>
 
 #include <utility>
@@ -19,6 +20,12 @@ std::uint64_t hash_of_values(const at::Tensor& tensor) {
   if (tensor.is_meta() || tensor.layout() != at::kStrided) return 0;
   const auto values = tensor.detach().cpu().contiguous();
   return XXH3_64bits(values.const_data_ptr(), values.nbytes());
+}
+
+/// Returns a hash of the numbers of a slice, which to(torch::kDouble) does not change.
+std::uint64_t hash_of_numbers(const at::Tensor& slice) {
+  const at::NoGradGuard no_grad;
+  return hash_of_values(slice.is_floating_point() ? slice.detach().to(at::kDouble) : slice);
 }
 
 /// Returns `dim`, counted from 0. @throws UsageError  `whole` has no dimensions.
@@ -68,7 +75,7 @@ std::uint64_t DistributedModule::origin(const std::string& name) const {
   if (found == origins_.end()) return 0;
   const auto& [whole, slice, version] = found->second;
   const auto own = named_parameters(/*recurse=*/false)[name];
-  return own._version() == version && hash_of_values(own) == slice ? whole : 0;
+  return own._version() == version && hash_of_numbers(own) == slice ? whole : 0;
 }
 
 void DistributedModule::set_whole(const std::string& name, const at::Tensor& whole) {
@@ -83,7 +90,7 @@ void DistributedModule::set_whole(const std::string& name, const at::Tensor& who
               whole.defined() ? base::concat(whole.sizes()) : "undefined", ", expected the whole, ",
               at::IntArrayRef(sizes));
   slice.set_data(tp::part_of(whole, dim, slice.size(dim), tp::TensorParallel::current().rank()));
-  origins_[name] = {hash_of_values(whole), hash_of_values(slice), slice._version()};
+  origins_[name] = {hash_of_values(whole), hash_of_numbers(slice), slice._version()};
 }
 
 at::Tensor& DistributedModule::register_cut(const std::string& name, at::Tensor slice,
@@ -91,7 +98,7 @@ at::Tensor& DistributedModule::register_cut(const std::string& name, at::Tensor 
                                             bool requires_grad) {
   sliced_.emplace(name, of);
   auto& registered = register_parameter(name, std::move(slice), requires_grad);
-  origins_.emplace(name, Origin{hash_of_whole, hash_of_values(registered), registered._version()});
+  origins_.emplace(name, Origin{hash_of_whole, hash_of_numbers(registered), registered._version()});
   return registered;
 }
 

@@ -165,10 +165,26 @@ void StateWatch::note_kept(int model, int module, const at::Tensor& tensor, bool
   const auto* key = storage.unsafeGetStorageImpl();
   if (created_.count(key) > 0 || held_.count(key) > 0) return;
   older_.try_emplace(key, storage);
-  if (!writes || run_ == 0 || model < 0) return;
+  if (!writes || run_ == 0 || model < 0 || is_gradient(key)) return;
   const auto& traced = models_[static_cast<std::size_t>(model)];
   if ((*traced.routed)[static_cast<std::size_t>(module)] == nullptr) return;
   note_change(model, module, "writes a tensor that it keeps, in place");
+}
+
+/// True if it is that of a parameter's gradient: backward passes of bodies and modules add to it,
+/// and the step's own sums take care of the order.
+bool StateWatch::is_gradient(const c10::StorageImpl* memory) const {
+  const auto has = [memory](const at::Tensor& parameter) {
+    const auto& gradient = parameter.grad();
+    return gradient.defined() && gradient.has_storage() &&
+           gradient.storage().unsafeGetStorageImpl() == memory;
+  };
+  return std::any_of(models_.begin(), models_.end(), [&](const TracedModel& model) {
+    return std::any_of(model.modules->begin(), model.modules->end(), [&](const auto& module) {
+      const auto parameters = module->parameters(/*recurse=*/false);
+      return std::any_of(parameters.begin(), parameters.end(), has);
+    });
+  });
 }
 
 void StateWatch::note_generator(int model, int module, const at::Generator& generator) {

@@ -92,6 +92,7 @@ class StateWatch {
   void compare(Watched& watched, bool own_call);
   void compare_parts(int model, int module);
   std::vector<const Held*> held_by(int model) const;
+  bool is_gradient(const c10::StorageImpl* memory) const;
   const RoutedBase* routed_root(int model) const;
 
   std::vector<TracedModel> models_;

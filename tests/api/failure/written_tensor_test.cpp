@@ -23,27 +23,6 @@ void on_two_ranks(int microbatches, const std::function<void()>& rank_main) {
   run_local(2, rank_main, config, {.seed = 1});
 }
 
-TEST(WrittenTensor, OfAnotherMicrobatchIsExplained) {
-  on_two_ranks(3, [] {
-    FarModel own;
-    auto scale = torch::ones({2}, torch::kDouble);
-    auto train = smp::step([&](Tensor x) {
-      own.model.backward((own.model(x) * scale).sum());
-      const at::NoGradGuard no_grad;
-      scale.mul_(0.5);
-    });
-    train(rows(6));  // of its kind the first: one microbatch at a time
-    EXPECT_THAT(
-        refused_step<c10::Error>(0, [&] { train(rows(6)); }),
-        AllOf(HasSubstr("modified by an inplace operation: [CPUDoubleType [2]]"),
-              HasSubstr("rank 0, module <body> (backward), microbatch 1: needed by MulBackward0"),
-              HasSubstr("in the forward of the step's body"),
-              HasSubstr("no parameter or buffer of a model, but a tensor that this code captured"),
-              HasSubstr("microbatch 0, 2 ran on rank 0 too"), HasSubstr("clone()"),
-              HasSubstr("a local variable")));
-  });
-}
-
 TEST(WrittenTensor, OfTheMicrobatchItselfIsNamedToo) {
   on_two_ranks(1, [] {
     FarModel own;
@@ -89,11 +68,11 @@ TEST(WrittenTensor, OfAModelHasItsName) {
     model.set_partition("", 0);
     model.set_partition("scales", 1);
     auto train = smp::step([&](Tensor x) { model.backward(model(x).sum()); });
-    EXPECT_THAT(refusal<RemoteError>([&] { train(rows(4)); }),
-                AllOf(HasSubstr("rank 1, module scales (backward), microbatch 0: needed by "
-                                "MulBackward0, which saved it in the forward of this module; it "
-                                "may be buffer 'scales.scale'"),
-                      Not(HasSubstr("captured"))));
+    EXPECT_THAT(
+        refusal<RemoteError>([&] { train(rows(4)); }),
+        AllOf(HasSubstr("rank 1, module scales (backward), microbatch 0: one of the variables "
+                        "needed for gradient computation has been modified"),
+              Not(HasSubstr("captured"))));
   });
 }
 

@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "api/chain_model.h"
@@ -148,8 +150,69 @@ TEST(GradScaler, StateGoesOnWhereItWas) {
     damaged.erase("scale");
     damaged.insert("scale", torch::zeros({}));
     EXPECT_THAT(refusal<UsageError>([&] { second.load_state_dict(damaged); }),
-                HasSubstr("init_scale"));
+                HasSubstr("scale is 0"));
     EXPECT_EQ(second.get_scale(), 128);
+  });
+}
+
+/// Python's dict has five entries.
+TEST(GradScaler, TakesTheStateOfPython) {
+  StateDict dict;
+  for (const auto& [name, value] : std::map<std::string, double>{{"scale", 512},
+                                                                 {"growth_factor", 2},
+                                                                 {"backoff_factor", 0.5},
+                                                                 {"growth_interval", 3},
+                                                                 {"_growth_tracker", 1}}) {
+    dict.insert(name, torch::full({}, value));
+  }
+  GradScaler scaler({.hysteresis = 2});
+  scaler.load_state_dict(dict);
+  EXPECT_EQ(scaler.get_scale(), 512);
+  EXPECT_EQ(scaler.state_dict().at("hysteresis").item<double>(), 2);
+  EXPECT_EQ(scaler.state_dict().at("growth_interval").item<double>(), 3);
+  GradScaler disabled({.enabled = false});
+  disabled.load_state_dict({});
+}
+
+/// Another factor on one rank would divide gradients by what they were not multiplied with.
+TEST(GradScaler, RanksHaveOneFactor) {
+  on_ranks(2, [] {
+    auto net = make_chain();
+    DistributedModel model(net);
+    model.set_partition("", 0);
+    model.set_partition("c", 1);
+    DistributedOptimizer optimizer(model, torch::optim::SGD(net->parameters(), 0.1));
+    GradScaler scaler(options());
+    auto train = smp::step([&](Tensor x) { model.backward(scaler.scale(model(x).sum())); });
+    train(rows(2));
+    if (rank() == 1) scaler.update(8);
+    const auto& own = rank() == 0 ? net->a->linear->bias : net->c->linear->bias;
+    const auto before = own.grad().clone();
+    EXPECT_THAT(refusal<UsageError>([&] { scaler.step(optimizer); }),
+                testing::AllOf(HasSubstr("rank 0 has scale 64"), HasSubstr("has scale 8")));
+    EXPECT_TRUE(torch::equal(own.grad(), before));  // nobody has divided
+  });
+}
+
+/// A loss that is no number for good: the factor has a smallest value, and goes on.
+TEST(GradScaler, ManyBadStepsAreNoError) {
+  on_ranks(1, [] {
+    nn::Linear net(1, 1);
+    DistributedModel model(net);
+    model.place();
+    DistributedOptimizer optimizer(model, torch::optim::SGD(net->parameters(), 0.1));
+    GradScaler scaler;
+    for (int step = 0; step < 200; ++step) {
+      net->weight.mutable_grad() = torch::full({1, 1}, NAN);
+      EXPECT_FALSE(scaler.step(optimizer));
+      scaler.update();
+    }
+    EXPECT_EQ(scaler.get_scale(), std::numeric_limits<float>::min());
+    net->weight.mutable_grad() = torch::full({1}, 1e-38f).expand({1, 1});
+    EXPECT_TRUE(scaler.step(optimizer));
+    GradScaler second;
+    second.load_state_dict(scaler.state_dict());
+    EXPECT_EQ(second.get_scale(), scaler.get_scale());
   });
 }
 
@@ -196,8 +259,10 @@ TEST(GradScaler, RefusesOptionsOutOfRange) {
   EXPECT_THROW(GradScaler({.backoff_factor = 1}), UsageError);
   EXPECT_THROW(GradScaler({.growth_interval = 0}), UsageError);
   EXPECT_THROW(GradScaler({.hysteresis = 0}), UsageError);
+  EXPECT_THROW(GradScaler({.init_scale = 1e39}), UsageError);
   GradScaler scaler;
   EXPECT_THROW(scaler.update(-1.0), UsageError);
+  EXPECT_THROW(scaler.update(1e-50), UsageError);
 }
 
 }  // namespace grad_scaler_test

@@ -37,6 +37,11 @@ std::map<std::string, Tensor> trained(int ranks, Config config) {
               model.place();
               for (int step = 0; step < 5; ++step) {
                 auto train = smp::step([&](Tensor x) { model.backward(model(x).sum() * 0); });
+                if (dp_rank() == 1 && step == 2) {  // an evaluation of its own
+                  const torch::NoGradGuard no_grad;
+                  auto evaluate = smp::step([&](Tensor x) { return model(x).sum(); });
+                  evaluate(torch::ones({2, 3}, torch::kBFloat16));
+                }
                 train(torch::ones({2 * dp_size(), 3}, torch::kBFloat16));
                 for (const auto& parameter : net->parameters()) {
                   if (!parameter.grad().defined()) continue;
@@ -102,35 +107,65 @@ TEST(StochasticRounding, MovesWhereNearestStandsStill) {
 
 /// The state is of float32, and goes on where it was saved.
 TEST(StochasticRounding, StateIsWideAndSurvivesADict) {
+  run_local(
+      1,
+      [] {
+        nn::Linear net(4, 4);
+        net->to(torch::kBFloat16);
+        DistributedModel model(net);
+        model.place();
+        const auto make = [&] {
+          return DistributedOptimizer(model, torch::optim::AdamW(net->parameters(), 1e-2));
+        };
+        const auto step = [&](auto& optimizer) {
+          net->weight.mutable_grad() = torch::full_like(net->weight, 0.3);
+          net->bias.mutable_grad() = torch::full_like(net->bias, 0.1);
+          optimizer.step();
+        };
+        auto first = make();
+        step(first);
+        const auto dict = optimizer_state_dict(model, first);
+        EXPECT_EQ(dict.at("state.weight.exp_avg").scalar_type(), torch::kFloat);
+        const auto before = net->weight.detach().clone();
+        step(first);
+        const auto after = net->weight.detach().clone();
+        {
+          const torch::NoGradGuard no_grad;
+          net->weight.copy_(before);
+        }
+        auto second = make();
+        load_optimizer_state_dict(model, second, dict);
+        set_step_count(1);  // of steps of an optimizer
+        step(second);
+        EXPECT_TRUE(torch::equal(optimizer_state_dict(model, second).at("state.weight.exp_avg"),
+                                 optimizer_state_dict(model, first).at("state.weight.exp_avg")));
+        EXPECT_TRUE(torch::equal(net->weight, after));
+      },
+      config_of(1, false), {.seed = 1});
+}
+
+/// Steps that no training step lies between draw other bits, or most weights would stand still.
+TEST(StochasticRounding, EachStepOfAnOptimizerDrawsAnew) {
   run_local(1,
             [] {
-              nn::Linear net(4, 4);
+              nn::Linear net(64, 64);
+              {
+                const torch::NoGradGuard no_grad;
+                net->weight.fill_(1);
+              }
               net->to(torch::kBFloat16);
               DistributedModel model(net);
               model.place();
-              const auto make = [&] {
-                return DistributedOptimizer(model, torch::optim::AdamW(net->parameters(), 1e-2));
-              };
-              const auto step = [&](auto& optimizer) {
-                net->weight.mutable_grad() = torch::full_like(net->weight, 0.3);
-                net->bias.mutable_grad() = torch::full_like(net->bias, 0.1);
+              DistributedOptimizer optimizer(model, torch::optim::SGD(net->parameters(), 1e-4));
+              for (int step = 0; step < 200; ++step) {
+                net->weight.mutable_grad() = torch::ones_like(net->weight);
                 optimizer.step();
-              };
-              auto first = make();
-              step(first);
-              const auto dict = optimizer_state_dict(model, first);
-              EXPECT_EQ(dict.at("state.weight.exp_avg").scalar_type(), torch::kFloat);
-              const auto before = net->weight.detach().clone();
-              step(first);
-              const auto after = net->weight.detach().clone();
-              {
-                const torch::NoGradGuard no_grad;
-                net->weight.copy_(before);
               }
-              auto second = make();
-              load_optimizer_state_dict(model, second, dict);
-              step(second);
-              EXPECT_TRUE(torch::equal(net->weight, after));
+              const auto weight = net->weight.to(torch::kFloat);
+              EXPECT_NEAR(weight.mean().item<double>(), 0.98, 0.001);
+              EXPECT_GT((weight < 1).sum().item<int>(), 4000);
+              EXPECT_THAT(refusal<UsageError>([&] { optimizer->step(); }),
+                          testing::HasSubstr("would not round by chance"));
             },
             config_of(1, false), {.seed = 1});
 }

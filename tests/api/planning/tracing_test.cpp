@@ -95,7 +95,7 @@ TEST(Tracing, RunsTheFirstBodyInAdvanceOnTheFirstRank) {
   const auto outcome = train(two_microbatches());
   EXPECT_EQ(outcome.bodies.traced, kTrial);
   EXPECT_EQ(outcome.bodies.real, 4);
-  EXPECT_EQ(outcome.log, "");
+  EXPECT_THAT(outcome.log, testing::Not(testing::HasSubstr("smp W")));
 }
 
 TEST(Tracing, ChangesNoResult) {
@@ -236,7 +236,7 @@ TEST(Tracing, SeesGradientsAlsoIfTheFirstStepIsAnEvaluation) {
     model.eval();
     evaluate(torch::ones({4, 4}));
   });
-  EXPECT_EQ(grad_while_tracing, kTrial);
+  EXPECT_EQ(grad_while_tracing, 2 * kTrial);  // once more in training mode
 }
 
 TEST(Tracing, IsNotNeededAfterPlace) {

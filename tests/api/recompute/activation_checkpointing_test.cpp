@@ -3,6 +3,9 @@
 
 #include <torch/types.h>
 
+#include <map>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -29,10 +32,10 @@ struct MixedImpl : torch::nn::Module {
   }
   std::tuple<Tensor, Tensor> forward(Tensor x) {
     ++forwards;
+    x.add_(1);
     auto h = drop(norm(first(x)).tanh());
     h.mul_(2);
-    const auto y = inner(h.sigmoid());
-    x.add_(1);
+    const auto y = drop(inner(h.sigmoid()));
     return {y * x.exp(), h.sum(-1)};
   }
   nn::Linear first;
@@ -108,14 +111,14 @@ TEST(ActivationCheckpointing, DropsWhatNodesSave) {
   nn::Linear wide(8, 8);
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> made;
   const auto code = [&](const Tensor& x) {
-    auto y = wide(x);
-    made.emplace_back(y.storage().getIntrusivePtr());
-    return y.exp().sin().sum();
+    auto y = wide(x).exp();
+    made.push_back(y.storage().getWeakStorageImpl());
+    return y.sin().sum();
   };
   const auto x = torch::randn({4, 8}).requires_grad_();
   const auto held = code(x);
   EXPECT_FALSE(made.at(0).expired());
-  const auto dropped = smp::checkpoint(code, x);
+  const auto dropped = smp::checkpointed(code, x);
   EXPECT_TRUE(made.at(1).expired());
   dropped.backward();
   const auto gradient = x.grad().clone();
@@ -132,7 +135,7 @@ TEST(ActivationCheckpointing, EndsWhenTheLastTensorIsThere) {
     return y * 2 + 1;
   };
   const auto x = torch::randn({3}).requires_grad_();
-  auto y = smp::checkpoint(code, x);
+  auto y = smp::checkpointed(code, x);
   y.sum().backward();
   EXPECT_EQ(tails, 1);
   EXPECT_TRUE(torch::allclose(x.grad(), -2 * x.sin().sin() * x.cos()));
@@ -144,7 +147,7 @@ TEST(ActivationCheckpointing, CodeDrawsTheSameNumbers) {
     torch::manual_seed(1);
     const auto x = torch::ones({64}).requires_grad_();
     const auto code = [](const Tensor& of) { return torch::dropout(of.exp(), 0.5, true).square(); };
-    auto y = checkpointed ? smp::checkpoint(code, x) : code(x);
+    auto y = checkpointed ? smp::checkpointed(code, x) : code(x);
     torch::rand({7});
     y.sum().backward();
     gradients.push_back(torch::cat({x.grad(), torch::rand({3})}));
@@ -155,7 +158,7 @@ TEST(ActivationCheckpointing, CodeDrawsTheSameNumbers) {
 TEST(ActivationCheckpointing, MayBeGoneThroughTwice) {
   const auto x = torch::randn({5}).requires_grad_();
   int runs = 0;
-  auto y = smp::checkpoint(
+  auto y = smp::checkpointed(
       [&](const Tensor& of) {
         ++runs;
         return of.exp() * of.sin();
@@ -184,14 +187,13 @@ TEST(ActivationCheckpointing, MarksCanBeTakenAway) {
   EXPECT_EQ(forwards, 3);
 }
 
-// ---- what cannot run twice ---------------------------------------------------------------------
-
 struct FickleImpl : torch::nn::Module {
   Tensor forward(const Tensor& x) {
     ++calls;
     if (kind == "shape" && calls > 1) return x.narrow(0, 0, 1).exp().expand_as(x).sin();
     if (kind == "less" && calls > 1) return x.exp();
     if (kind == "buffer") count += 1;
+    if (kind == "data") count.data().add_(1);
     return x.exp().sin();
   }
   std::string kind;
@@ -199,6 +201,95 @@ struct FickleImpl : torch::nn::Module {
   Tensor count = register_buffer("count", torch::zeros({}));
 };
 SMP_MODULE(Fickle);
+
+struct ModalImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    auto h = x.exp();
+    if (is_training()) h = h * 2;
+    return h.sin();
+  }
+};
+SMP_MODULE(Modal);
+
+/// One region, of which the inner activations are not arguments of others.
+TEST(ActivationCheckpointing, OfASequentialKeepsItsArgumentsOnly) {
+  for (const bool in_session : {false, true}) {
+    const auto run = [&] {
+      nn::Linear one(3, 3);
+      Fickle two;
+      nn::Sequential net(one, two, nn::Linear(3, 2));
+      set_activation_checkpointing(net);
+      const auto x = torch::randn({2, 3});
+      const auto plain =
+          torch::linear(one(x).exp().sin(), net->parameters()[2], net->parameters()[3]);
+      const auto wanted = torch::autograd::grad({plain.sum()}, {one->weight})[0];
+      two->calls = 0;
+      net->forward<Tensor>(x).sum().backward();
+      EXPECT_EQ(two->calls, 2);
+      EXPECT_TRUE(torch::equal(one->weight.grad(), wanted));
+    };
+    in_session ? on_ranks(1, run) : run();
+  }
+}
+
+/// What is switched in between is as it was, and as it is afterwards.
+TEST(ActivationCheckpointing, FlagsAreThoseOfTheCall) {
+  for (const bool in_session : {false, true}) {
+    const auto run = [] {
+      Modal net;
+      set_activation_checkpointing(net);
+      const auto x = torch::ones({3}).requires_grad_();
+      auto y = net(x);
+      net->eval();
+      y.sum().backward();
+      EXPECT_FALSE(net->is_training());
+      EXPECT_TRUE(torch::allclose(x.grad(), 2 * x.exp() * (2 * x.exp()).cos()));
+    };
+    in_session ? on_ranks(1, run) : run();
+  }
+}
+
+TEST(ActivationCheckpointing, ArgumentsThatShareMemoryShareItAgain) {
+  const auto x = torch::randn({4}).requires_grad_();
+  const auto code = [](Tensor a, const Tensor& b, const Tensor& part) {
+    a.mul_(2);
+    return b.exp().sum() + part.sin().sum();
+  };
+  const auto plain = x * 1;
+  code(plain, plain, plain.narrow(0, 1, 2)).backward();
+  const auto wanted = x.grad().clone();
+  x.mutable_grad().reset();
+  const auto h = x * 1;
+  smp::checkpointed(code, h, h, h.narrow(0, 1, 2)).backward();
+  EXPECT_TRUE(torch::equal(x.grad(), wanted));
+}
+
+/// Code that catches everything meets the end of the second run, too.
+TEST(ActivationCheckpointing, CodeMayCatchEverything) {
+  const auto x = torch::randn({4}).requires_grad_();
+  auto y = smp::checkpointed(
+      [](const Tensor& of) {
+        try {
+          return of.exp().sin();
+        } catch (...) {
+          return of.cos().exp();
+        }
+      },
+      x);
+  y.sum().backward();
+  EXPECT_TRUE(torch::allclose(x.grad(), x.exp() * x.exp().cos()));
+}
+
+TEST(ActivationCheckpointing, ClonesAreMarked) {
+  Fickle net;
+  set_activation_checkpointing(net);
+  const auto copy = std::dynamic_pointer_cast<Fickle::ContainedType>(net->clone());
+  Fickle second(copy);
+  second(torch::ones({3}).requires_grad_()).sum().backward();
+  EXPECT_EQ(second->calls, 2);
+}
+
+// ---- what cannot run twice ---------------------------------------------------------------------
 
 std::string refused_by(const std::string& kind) {
   Fickle net;
@@ -208,10 +299,12 @@ std::string refused_by(const std::string& kind) {
 }
 
 TEST(ActivationCheckpointing, NamesWhatDiffersTheSecondTime) {
-  EXPECT_THAT(refused_by("shape"), HasSubstr("(FickleImpl): activation checkpointing runs a call "
+  EXPECT_THAT(refused_by("shape"), HasSubstr("FickleImpl): activation checkpointing runs a call "
                                              "twice, and the second time it did something else"));
   EXPECT_THAT(refused_by("less"), HasSubstr("number 1 is missing"));
-  EXPECT_THAT(refused_by("buffer"), HasSubstr("has written to a parameter or buffer of shape []"));
+  for (const char* kind : {"buffer", "data"}) {
+    EXPECT_THAT(refused_by(kind), HasSubstr("has written to parameter or buffer 'count'"));
+  }
 }
 
 TEST(ActivationCheckpointing, RefusesWeightsThatChangedInBetween) {
@@ -286,6 +379,62 @@ TEST(ActivationCheckpointing, OverRanksGivesTheSameBits) {
         }
       }
     }
+  }
+}
+
+/// Throws on its own rank; its caller goes on without it.
+struct ThrowsImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    if (x.defined()) throw std::runtime_error("not here");
+    return x;
+  }
+};
+SMP_MODULE(Throws);
+
+struct CatchesImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    Tensor h;
+    try {
+      h = wrong(x);
+    } catch (const std::exception&) {
+      h = x * 2;
+    }
+    const auto e = h.exp();
+    return e + far(x).sin();
+  }
+  Throws wrong = register_module("wrong", Throws());
+  Layer far = register_module("far", Layer(3, 3));
+};
+SMP_MODULE(Catches);
+
+struct RootImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return last(inner(first(x))); }
+  Layer first = register_module("first", Layer(3, 3));
+  Catches inner = register_module("inner", Catches());
+  Layer last = register_module("last", Layer(3, 2));
+};
+SMP_MODULE(Root);
+
+TEST(ActivationCheckpointing, WhatAnotherRankThrewIsThrownAgain) {
+  std::map<std::string, Tensor> kept;
+  for (const bool checkpointed : {false, true}) {
+    on_ranks(2, [&] {
+      torch::manual_seed(7);
+      Root net;
+      if (checkpointed) set_activation_checkpointing(net->inner);
+      DistributedModel model(net);
+      model.set_partition("", 0);
+      model.set_partition("inner.wrong", 1);
+      model.set_partition("inner.far", 1);
+      auto train = smp::step([&](Tensor x) {
+        if (!is_tracing()) model.backward(model(x).square().sum());
+      });
+      train(rows(4));
+      for (const auto& [name, parameter] : model.local_named_parameters()) {
+        const auto known = kept.try_emplace(name, parameter.grad().clone());
+        EXPECT_TRUE(torch::equal(known.first->second, parameter.grad())) << name;
+      }
+    });
   }
 }
 

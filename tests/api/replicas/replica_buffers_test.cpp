@@ -143,7 +143,7 @@ Numbers losses_of_counted(int stages, bool broadcast) {
               nn::Sequential net(first, second);
               DistributedModel model(net);
               if (stages > 1) model.set_partition("1", 1);
-              DistributedOptimizer<torch::optim::SGD> optimizer(model.parameters(), 0.1);
+              DistributedOptimizer optimizer(model, torch::optim::SGD(model.parameters(), 0.1));
               auto train = smp::step([&](const Tensor& x) {
                 auto loss = (model(x) * second->scale).pow(2).mean();
                 model.backward(loss);

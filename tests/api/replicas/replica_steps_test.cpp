@@ -351,9 +351,9 @@ TEST(ReplicaSteps, AllReplicasLearnWhatASaveEndedBy) {
   in_replicas([] {
     Trainer trainer;
     trainer.train(rows_of(dp_rank()));
-    EXPECT_THAT(refusal<ResourceError>(
-                    [&] { save_safetensors(trainer.model, "/no/such/folder/file"); }),
-                HasSubstr("cannot write /no/such/folder/file: "));
+    EXPECT_THAT(
+        refusal<ResourceError>([&] { save_safetensors(trainer.model, "/no/such/folder/file"); }),
+        HasSubstr("cannot write /no/such/folder/file: "));
     trainer.train(rows_of(dp_rank()));
   });
 }

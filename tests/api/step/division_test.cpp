@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include <array>
 #include <deque>
@@ -250,6 +251,62 @@ TEST(Division, AnEarlierCallTellsWhatIsMeant) {
   EXPECT_THAT(
       other.refusal_of(images(5), of_shape({5})),
       AllOf(HasSubstr("in earlier calls each tensor had them"), HasSubstr("split_entries = {0}")));
+}
+
+/// Undefined tensors say nothing of what defined ones are.
+TEST(Division, TensorsMayBeUndefinedForATime) {
+  const std::vector<Tensor> none(2), state{of_shape({8, 3}), of_shape({8, 3})};
+  Called step;
+  step.with(of_shape({8}), none);
+  EXPECT_EQ(length<std::vector<Tensor>>(step.with(of_shape({8}), state), 0, 1), 2u);
+  EXPECT_EQ(length<std::vector<Tensor>>(step.with(of_shape({8}), none), 0, 1), 2u);
+  EXPECT_EQ(length<std::vector<Tensor>>(step.with(of_shape({2}), none), 0, 1), 2u);
+}
+
+/// Rows of several lengths, of which the last batch has one.
+TEST(Division, AnEarlierCallTellsOfAListAloneToo) {
+  Called step;
+  EXPECT_EQ(
+      step.with(std::vector<Tensor>{of_shape({5}), of_shape({9}), of_shape({7}), of_shape({4})})
+          ->rows(),
+      4);
+  EXPECT_EQ(step.with(std::vector<Tensor>{of_shape({7}), of_shape({7})})->rows(), 2);
+  EXPECT_EQ(step.with(std::vector<Tensor>{of_shape({6})})->rows(), 1);
+}
+
+/// A label for each: the tensors are no columns, though they have one shape.
+TEST(Division, AListBesideAListOfTensorsMakesItDoubtful) {
+  const std::vector<Tensor> sequences(8, of_shape({128}));
+  EXPECT_THAT(Called().refusal_of(sequences, Numbers(8)), HasSubstr("128 or 8 rows"));
+  const auto columns = Called().with(sequences);
+  EXPECT_EQ(columns->rows(), 128);
+  EXPECT_THAT(columns->division().doubtful(), ElementsAre(AllOf(HasSubstr("taken for a column"),
+                                                                HasSubstr("split_entries = {0}"))));
+}
+
+TEST(Division, OneMicrobatchDividesNothing) {
+  Called step{.wanted = 1};
+  step.with(images(8));
+  step.with(of_shape({4}), Numbers(4));
+  step.with(of_shape({3}), Numbers(4));
+  step.with(images(5), of_shape({5}));
+  step.with(std::vector<Tensor>{of_shape({5, 2}), of_shape({5, 2})}, of_shape({5}));
+}
+
+TEST(Division, ListsOfReferencesAreWhole) {
+  const std::vector<const Tensor*> pointers(4);
+  const std::vector<std::shared_ptr<int>> shared(4);
+  const torch::nn::SequentialImpl module;
+  const auto all = Called().with(of_shape({4}), pointers, shared, module);
+  EXPECT_EQ(all->rows(), 4);
+}
+
+/// What is in the entries is whole, so the entries are no rows.
+TEST(Division, AListWhoseTensorsAreNamedIsWhole) {
+  Called step{.options = {.non_split = {"1[].0"}}};
+  EXPECT_EQ(length<std::vector<Sample>>(
+                step.with(of_shape({4}), std::vector<Sample>(4, Sample{of_shape({2})})), 0, 1),
+            4u);
 }
 
 TEST(Division, WithoutOtherTensorsAListTellsIfOnlyOneNumberFits) {

@@ -2,6 +2,8 @@
 // that a body captures. They are this replica's part of the gradient of the job.
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -32,7 +34,7 @@ at::Tensor loss_of(const at::Tensor& y, const std::string& loss) {
   return loss == "sum" ? y.square().sum() : y.square().mean();
 }
 
-struct Run {
+struct Layout {
   std::string loss = "mean";
   std::vector<int> rows = {4, 4};
   int stages = 1;
@@ -41,7 +43,7 @@ struct Run {
   std::uint64_t seed = 1;
 };
 
-void PrintTo(const Run& run, std::ostream* out) {
+void PrintTo(const Layout& run, std::ostream* out) {
   *out << "loss " << run.loss << ", " << run.stages << " stages, rows";
   for (const int rows : run.rows) *out << ' ' << rows;
   *out << (run.static_mode ? ", static" : "");
@@ -76,7 +78,7 @@ at::Tensor output(Model& model, const Outside& outside, const at::Tensor& x,
 }
 
 /// In one process each replica's tensors are tensors of their own.
-std::vector<Outside> reference(const Run& run) {
+std::vector<Outside> reference(const Layout& run) {
   torch::manual_seed(5);
   NetImpl net;
   const auto model = [&](const at::Tensor& x) { return net.forward(x); };
@@ -111,7 +113,7 @@ void expect_close(const at::Tensor& got, const at::Tensor& expected, const char*
                                                          << expected;
 }
 
-Config config_of(const Run& run) {
+Config config_of(const Layout& run) {
   Config config;
   config.pipeline_parallel_degree = run.stages;
   config.microbatches = kMicrobatches;
@@ -122,7 +124,7 @@ Config config_of(const Run& run) {
   return config;
 }
 
-void expect_as_in_one_process(const Run& run) {
+void expect_as_in_one_process(const Layout& run) {
   SCOPED_TRACE(testing::PrintToString(run));
   const auto expected = reference(run);
   run_local(

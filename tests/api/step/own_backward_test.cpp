@@ -2,6 +2,8 @@
 // be read at once, and is added in an order that timing cannot change.
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -11,6 +13,14 @@
 
 namespace smp {
 namespace own_backward_test {
+
+void on_some_ranks(int ranks, const std::function<void()>& rank_main, int microbatches = 2,
+                   std::uint64_t seed = 1) {
+  Config config;
+  config.microbatches = microbatches;
+  config.plan_cache = "off";
+  run_local(ranks, rank_main, config, {.seed = seed});
+}
 
 constexpr int kWidth = 3;
 
@@ -51,7 +61,7 @@ using Gradients = std::map<std::string, at::Tensor>;
 Gradients train(int ranks, int microbatches, const ScaleImpl::Inside& inside,
                 std::uint64_t seed = 1, int steps = 2) {
   Gradients gradients;
-  on_ranks(
+  on_some_ranks(
       ranks,
       [&] {
         torch::manual_seed(2);
@@ -172,7 +182,7 @@ TEST(OwnBackward, HasTheSameBitsWhateverTheTiming) {
 /// A hook of one parameter begins a pass that reaches another.
 Gradients train_with_hook(int ranks, std::uint64_t seed) {
   Gradients gradients;
-  on_ranks(
+  on_some_ranks(
       ranks,
       [&] {
         torch::manual_seed(2);

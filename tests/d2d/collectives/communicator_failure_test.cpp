@@ -292,7 +292,7 @@ TEST(CommunicatorFailure, APeerThatLeftEndsCollectivesOfTensors) {
                     if (collective == 1) own.all().reduce_scatter(tensor);
                     if (collective == 2) own.all().all_gather(tensor);
                   }),
-                  HasSubstr("rank 2, but rank 2 it left"));
+                  HasSubstr("rank 2, but rank 2 left"));
     }
   });
   EXPECT_THAT(job.failures, testing::IsEmpty());

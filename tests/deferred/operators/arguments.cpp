@@ -1,4 +1,5 @@
-// deferred/operators/arguments.cpp: by type and name. Most guesses are refused by the operator; there are many.
+// deferred/operators/arguments.cpp: by type and name. Most guesses are refused by the operator;
+// there are many.
 #include "deferred/operators/arguments.h"
 
 #include <torch/torch.h>

@@ -1,4 +1,5 @@
-// deferred/operators/outcome.h: what a run of an operator leaves behind, as text that can be compared.
+// deferred/operators/outcome.h: what a run of an operator leaves behind, as text that can be
+// compared.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -50,8 +50,8 @@ class Source {
     return kinds_.first_real && made_++ == 0 ? at::TensorOptions(at::kCPU) : at::TensorOptions();
   }
   c10::List<Tensor> weights(std::int64_t gates) {
-    return c10::List<Tensor>({floats({gates * 5, 3}), floats({gates * 5, 5}), floats({gates * 5}),
-                              floats({gates * 5})});
+    return c10::List<Tensor>(
+        {floats({gates * 5, 3}), floats({gates * 5, 5}), floats({gates * 5}), floats({gates * 5})});
   }
 
   const ArgumentKinds& kinds_;
@@ -90,7 +90,7 @@ Sample matrices(const Integers& sum, const Integers& a, const Integers& b) {
 
 Sample cell(std::int64_t gates) {
   return [=](Source& s) {
-    return Stack{s.floats({2, 3}),         s.floats({2, 5}),     s.floats({gates * 5, 3}),
+    return Stack{s.floats({2, 3}),         s.floats({2, 5}),      s.floats({gates * 5, 3}),
                  s.floats({gates * 5, 5}), s.floats({gates * 5}), s.floats({gates * 5})};
   };
 }
@@ -125,8 +125,8 @@ const std::map<std::string, Sample>& samples() {
        }},
       {"aten::group_norm",
        [](Source& s) {
-         return Stack{s.floats({2, 4, 3}), std::int64_t{2}, s.floats({4}), s.floats({4}), 1e-5,
-                      false};
+         return Stack{
+             s.floats({2, 4, 3}), std::int64_t{2}, s.floats({4}), s.floats({4}), 1e-5, false};
        }},
       {"aten::embedding",
        [](Source& s) {
@@ -134,39 +134,75 @@ const std::map<std::string, Sample>& samples() {
        }},
       {"aten::embedding_bag",
        [](Source& s) {
-         return Stack{s.floats({6, 3}),     s.indices({5}, 6), s.numbers({0, 3}), false,
-                      std::int64_t{1}, false,             IValue(),          false};
+         return Stack{s.floats({6, 3}),  s.indices({5}, 6),
+                      s.numbers({0, 3}), false,
+                      std::int64_t{1},   false,
+                      IValue(),          false};
        }},
       {"aten::_embedding_bag",
        [](Source& s) {
-         return Stack{s.floats({6, 3}), s.indices({5}, 6), s.numbers({0, 3}), false,
-                      std::int64_t{0},  false,             IValue(),          false,
+         return Stack{s.floats({6, 3}),  s.indices({5}, 6),
+                      s.numbers({0, 3}), false,
+                      std::int64_t{0},   false,
+                      IValue(),          false,
                       std::int64_t{-1}};
        }},
       {"aten::scaled_dot_product_attention",
        [](Source& s) {
-         return Stack{s.floats({2, 2, 4, 8}), s.floats({2, 2, 4, 8}), s.floats({2, 2, 4, 8}),
-                      IValue(),               0.3,                    false,
-                      IValue(),               false};
+         return Stack{s.floats({2, 2, 4, 8}),
+                      s.floats({2, 2, 4, 8}),
+                      s.floats({2, 2, 4, 8}),
+                      IValue(),
+                      0.3,
+                      false,
+                      IValue(),
+                      false};
        }},
       {"aten::ctc_loss.IntList",
        [](Source& s) {
-         return Stack{s.floats({6, 2, 5}).log_softmax(2), s.numbers({1, 2, 3, 1}), Integers{6, 6},
-                      Integers{2, 2},                     std::int64_t{0},         std::int64_t{1},
+         return Stack{s.floats({6, 2, 5}).log_softmax(2),
+                      s.numbers({1, 2, 3, 1}),
+                      Integers{6, 6},
+                      Integers{2, 2},
+                      std::int64_t{0},
+                      std::int64_t{1},
                       false};
        }},
       {"aten::segment_reduce",
        [](Source& s) {
-         return Stack{s.floats({8}), std::string("sum"), s.numbers({3, 5}), IValue(), IValue(),
-                      std::int64_t{0}, false,            IValue()};
+         return Stack{s.floats({8}),
+                      std::string("sum"),
+                      s.numbers({3, 5}),
+                      IValue(),
+                      IValue(),
+                      std::int64_t{0},
+                      false,
+                      IValue()};
        }},
-      {"aten::linalg_cholesky", [](Source& s) { return Stack{s.definite(), false}; }},
-      {"aten::linalg_cholesky_ex", [](Source& s) { return Stack{s.definite(), false, false}; }},
-      {"aten::linalg_inv_ex", [](Source& s) { return Stack{s.definite(), false}; }},
-      {"aten::cholesky", [](Source& s) { return Stack{s.definite(), false}; }},
+      {"aten::linalg_cholesky",
+       [](Source& s) {
+         return Stack{s.definite(), false};
+       }},
+      {"aten::linalg_cholesky_ex",
+       [](Source& s) {
+         return Stack{s.definite(), false, false};
+       }},
+      {"aten::linalg_inv_ex",
+       [](Source& s) {
+         return Stack{s.definite(), false};
+       }},
+      {"aten::cholesky",
+       [](Source& s) {
+         return Stack{s.definite(), false};
+       }},
       {"aten::linalg_householder_product",
-       [](Source& s) { return Stack{s.floats({3, 3}), s.floats({2})}; }},
-      {"aten::orgqr", [](Source& s) { return Stack{s.floats({3, 3}), s.floats({2})}; }},
+       [](Source& s) {
+         return Stack{s.floats({3, 3}), s.floats({2})};
+       }},
+      {"aten::orgqr",
+       [](Source& s) {
+         return Stack{s.floats({3, 3}), s.floats({2})};
+       }},
       {"aten::addbmm", matrices({3, 5}, {2, 3, 4}, {2, 4, 5})},
       {"aten::addbmm_", matrices({3, 5}, {2, 3, 4}, {2, 4, 5})},
       {"aten::baddbmm", matrices({2, 3, 5}, {2, 3, 4}, {2, 4, 5})},
@@ -176,15 +212,15 @@ const std::map<std::string, Sample>& samples() {
       {"aten::addmv_", matrices({3}, {3, 4}, {4})},
       {"aten::addr", matrices({3, 4}, {3}, {4})},
       {"aten::addr_", matrices({3, 4}, {3}, {4})},
-      {"aten::mv", [](Source& s) { return Stack{s.floats({3, 4}), s.floats({4})}; }},
+      {"aten::mv",
+       [](Source& s) {
+         return Stack{s.floats({3, 4}), s.floats({4})};
+       }},
       {"aten::lstm_cell",
        [](Source& s) {
-         return Stack{s.floats({2, 3}),
-                      c10::List<Tensor>({s.floats({2, 5}), s.floats({2, 5})}),
-                      s.floats({20, 3}),
-                      s.floats({20, 5}),
-                      s.floats({20}),
-                      s.floats({20})};
+         return Stack{s.floats({2, 3}),  c10::List<Tensor>({s.floats({2, 5}), s.floats({2, 5})}),
+                      s.floats({20, 3}), s.floats({20, 5}),
+                      s.floats({20}),    s.floats({20})};
        }},
       {"aten::gru_cell", cell(3)},
       {"aten::rnn_tanh_cell", cell(1)},
@@ -203,9 +239,9 @@ const std::map<std::string, Sample>& samples() {
        }},
       {"aten::convolution",
        [](Source& s) {
-         return Stack{s.floats({2, 3, 6, 6}), s.floats({4, 3, 3, 3}), s.floats({4}),
-                      Integers{1, 1},         Integers{1, 1},         Integers{1, 1},
-                      false,                  Integers{0, 0},         std::int64_t{1}};
+         return Stack{s.floats({2, 3, 6, 6}), s.floats({4, 3, 3, 3}), s.floats({4}), Integers{1, 1},
+                      Integers{1, 1},         Integers{1, 1},         false,         Integers{0, 0},
+                      std::int64_t{1}};
        }},
       {"aten::native_group_norm",
        [](Source& s) {
@@ -232,7 +268,9 @@ const std::map<std::string, Sample>& samples() {
                       std::string("add")};
        }},
       {"aten::index_fill_.int_Scalar",
-       [](Source& s) { return Stack{s.floats({3, 4}), std::int64_t{1}, s.indices({2}, 4), 2.5}; }},
+       [](Source& s) {
+         return Stack{s.floats({3, 4}), std::int64_t{1}, s.indices({2}, 4), 2.5};
+       }},
       {"aten::index_put_",
        [](Source& s) {
          c10::List<std::optional<Tensor>> indices;
@@ -250,10 +288,22 @@ const std::map<std::string, Sample>& samples() {
       {"aten::values", [](Source& s) { return Stack{s.sparse().coalesce()}; }},
       {"aten::crow_indices", [](Source& s) { return Stack{s.compressed()}; }},
       {"aten::col_indices", [](Source& s) { return Stack{s.compressed()}; }},
-      {"aten::to_dense", [](Source& s) { return Stack{s.sparse(), IValue(), IValue()}; }},
-      {"aten::mm", [](Source& s) { return Stack{s.sparse(), s.floats({4, 2})}; }},
-      {"aten::matmul", [](Source& s) { return Stack{s.sparse(), s.floats({4, 2})}; }},
-      {"aten::sparse_mask", [](Source& s) { return Stack{s.buffer({3, 4}), s.sparse().coalesce()}; }},
+      {"aten::to_dense",
+       [](Source& s) {
+         return Stack{s.sparse(), IValue(), IValue()};
+       }},
+      {"aten::mm",
+       [](Source& s) {
+         return Stack{s.sparse(), s.floats({4, 2})};
+       }},
+      {"aten::matmul",
+       [](Source& s) {
+         return Stack{s.sparse(), s.floats({4, 2})};
+       }},
+      {"aten::sparse_mask",
+       [](Source& s) {
+         return Stack{s.buffer({3, 4}), s.sparse().coalesce()};
+       }},
       {"aten::dequantize.self", [](Source& s) { return Stack{s.quantized()}; }},
       {"aten::int_repr", [](Source& s) { return Stack{s.quantized()}; }},
       {"aten::q_scale", [](Source& s) { return Stack{s.quantized()}; }},
@@ -261,25 +311,36 @@ const std::map<std::string, Sample>& samples() {
       {"aten::qscheme", [](Source& s) { return Stack{s.quantized()}; }},
       {"aten::_nested_tensor_from_tensor_list",
        [](Source& s) {
-         return Stack{c10::List<Tensor>({s.buffer({2, 3}), s.buffer({4, 3})}),
-                      IValue(), IValue(), IValue(), IValue()};
+         return Stack{c10::List<Tensor>({s.buffer({2, 3}), s.buffer({4, 3})}), IValue(), IValue(),
+                      IValue(), IValue()};
        }},
       {"aten::upsample_nearest2d.vec",
        [](Source& s) {
          return Stack{s.floats({1, 2, 3, 3}), IValue(), std::vector<double>{2., 2.}};
        }},
       {"aten::linalg_solve",
-       [](Source& s) { return Stack{s.floats({3, 3}) + torch::eye(3), s.floats({3, 2}), true}; }},
+       [](Source& s) {
+         return Stack{s.floats({3, 3}) + torch::eye(3), s.floats({3, 2}), true};
+       }},
       {"aten::linalg_inv",
-       [](Source& s) { return Stack{s.floats({3, 3}) + torch::eye(3)}; }},
+       [](Source& s) {
+         return Stack{s.floats({3, 3}) + torch::eye(3)};
+       }},
       {"aten::sparse_coo_tensor.indices_size",
        [](Source& s) {
-         return Stack{s.indices({2, 3}, 4), s.floats({3}), Integers{4, 4}, IValue(), IValue(),
-                      IValue(),             IValue(),      IValue()};
+         return Stack{s.indices({2, 3}, 4),
+                      s.floats({3}),
+                      Integers{4, 4},
+                      IValue(),
+                      IValue(),
+                      IValue(),
+                      IValue(),
+                      IValue()};
        }},
       {"aten::quantize_per_tensor",
        [](Source& s) {
-         return Stack{s.floats({4, 4}), 0.1, std::int64_t{2}, static_cast<std::int64_t>(at::kQInt8)};
+         return Stack{s.floats({4, 4}), 0.1, std::int64_t{2},
+                      static_cast<std::int64_t>(at::kQInt8)};
        }},
       {"aten::grid_sampler",
        [](Source& s) {
@@ -287,9 +348,13 @@ const std::map<std::string, Sample>& samples() {
                       std::int64_t{0}, true};
        }},
       {"aten::multinomial",
-       [](Source& s) { return Stack{s.floats({6}), std::int64_t{3}, false, IValue()}; }},
+       [](Source& s) {
+         return Stack{s.floats({6}), std::int64_t{3}, false, IValue()};
+       }},
       {"aten::cdist",
-       [](Source& s) { return Stack{s.floats({4, 3}), s.floats({2, 3}), 2., IValue()}; }},
+       [](Source& s) {
+         return Stack{s.floats({4, 3}), s.floats({2, 3}), 2., IValue()};
+       }},
       {"aten::nll_loss",
        [](Source& s) {
          return Stack{s.floats({4, 3}), s.indices({4}, 3), s.floats({3}), std::int64_t{1},
@@ -297,28 +362,33 @@ const std::map<std::string, Sample>& samples() {
        }},
       {"aten::cross_entropy_loss",
        [](Source& s) {
-         return Stack{s.floats({4, 3}), s.indices({4}, 3), IValue(), std::int64_t{1},
-                      std::int64_t{-100}, 0.1};
+         return Stack{s.floats({4, 3}), s.indices({4}, 3),  IValue(),
+                      std::int64_t{1},  std::int64_t{-100}, 0.1};
        }},
       {"aten::stft",
        [](Source& s) {
-         return Stack{s.floats({32}), std::int64_t{8}, std::int64_t{4}, std::int64_t{8}, IValue(),
-                      false,          IValue(),        true,            IValue()};
+         return Stack{s.floats({32}), std::int64_t{8}, std::int64_t{4}, std::int64_t{8},
+                      IValue(),       false,           IValue(),        true,
+                      IValue()};
        }},
       {"aten::one_hot",
-       [](Source& s) { return Stack{s.indices({5}, 4), std::int64_t{-1}}; }},
+       [](Source& s) {
+         return Stack{s.indices({5}, 4), std::int64_t{-1}};
+       }},
       {"aten::tril_indices",
        [](Source&) {
-         return Stack{std::int64_t{3}, std::int64_t{4}, std::int64_t{0}, IValue(), IValue(),
-                      IValue(),        IValue()};
+         return Stack{std::int64_t{3}, std::int64_t{4}, std::int64_t{0}, IValue(),
+                      IValue(),        IValue(),        IValue()};
        }},
       {"aten::triu_indices",
        [](Source&) {
-         return Stack{std::int64_t{3}, std::int64_t{4}, std::int64_t{0}, IValue(), IValue(),
-                      IValue(),        IValue()};
+         return Stack{std::int64_t{3}, std::int64_t{4}, std::int64_t{0}, IValue(),
+                      IValue(),        IValue(),        IValue()};
        }},
       {"aten::bincount",
-       [](Source& s) { return Stack{s.indices({7}, 4), IValue(), std::int64_t{0}}; }},
+       [](Source& s) {
+         return Stack{s.indices({7}, 4), IValue(), std::int64_t{0}};
+       }},
   };
   return all;
 }

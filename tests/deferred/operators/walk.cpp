@@ -93,7 +93,8 @@ void try_operator(const std::string& name, int first, int taken, const Effort& e
     }
     report.say("taken", std::to_string(attempt));
     ++taken;
-    judge(report, "scope", ordinary.lines, [&] { return run_delayed(op, seed_of(attempt), kinds); });
+    judge(report, "scope", ordinary.lines,
+          [&] { return run_delayed(op, seed_of(attempt), kinds); });
     judge(report, "shapes", shapes_of(ordinary),
           [&] { return run_on_shapes(op, seed_of(attempt), kinds); });
   }
@@ -177,7 +178,8 @@ class Walk {
     for (auto i = at_; i < names_.size(); ++i) {
       report.say("operator", std::to_string(i));
       const bool same = i == at_;
-      try_operator(names_[i], same ? attempt_ : 0, same ? findings_[i].accepted : 0, effort_, report);
+      try_operator(names_[i], same ? attempt_ : 0, same ? findings_[i].accepted : 0, effort_,
+                   report);
     }
   }
 

@@ -7,10 +7,11 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
-#include <optional>
 #include <vector>
 
+#include "fiber/scheduler.h"
 #include "server/running/execution_scope.h"
 #include "server/running/inside_node.h"
 #include "server/running/leaf_hooks.h"
@@ -28,7 +29,10 @@ struct Given {
 
 class OwnPassGradientsTest : public testing::Test {
  protected:
-  OwnPassGradientsTest() { begin(4); }
+  OwnPassGradientsTest() {
+    fiber::Scheduler::install();
+    begin(4);
+  }
   ~OwnPassGradientsTest() override { step_.clear(); }
 
   void begin(int microbatches) {
@@ -176,7 +180,7 @@ TEST_F(OwnPassGradientsTest, AreKeptThoughTheirMemoryIsWrittenLater) {
   in_execution(1, 0, [&] {
     const InsideNode node;
     const at::NoGradGuard no_grad;
-    EXPECT_TRUE(own_.take(leaf(), shared));
+    EXPECT_TRUE(own_.take(leaf(), at::Tensor(shared)));
   });
   shared.zero_();
   own_.finish();

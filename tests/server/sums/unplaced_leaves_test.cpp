@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace smp::server {
@@ -80,7 +82,7 @@ TEST_F(UnplacedLeavesTest, ThatTheProgramWritesAreItsOwnAffair) {
 
 TEST_F(UnplacedLeavesTest, HooksHaveChangedWhatIsAddedAgain) {
   leaf_.register_hook([](const at::Tensor& gradient) { return gradient * 2; });
-  for (const std::uint32_t microbatch : {3, 0, 2, 1}) add(microbatch);
+  for (const std::uint32_t microbatch : {3u, 0u, 2u, 1u}) add(microbatch);
   leaves_.put_in_order();
   EXPECT_TRUE(at::equal(leaf_.grad(), expected() * 2));
 }

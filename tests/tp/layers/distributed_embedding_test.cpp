@@ -22,6 +22,7 @@ TEST(DistributedEmbedding, EqualsEmbedding) {
       for (const auto padding : {std::optional<std::int64_t>(), {2}, {-1}}) {
         for (const auto& shape :
              std::vector<std::vector<std::int64_t>>{{}, {1}, {4}, {0}, {2, 0}, {3, 5}, {2, 2, 3}}) {
+          if (shape.empty() && sparse && padding) continue;  // LibTorch's own backward fails
           auto options = torch::nn::EmbeddingOptions(7, 8).sparse(sparse);
           if (padding) options.padding_idx(*padding);
           SCOPED_TRACE(testing::Message() << at::IntArrayRef(shape) << (sparse ? " sparse" : "")

@@ -20,7 +20,7 @@ struct SessionParts;
 /// float32 takes its place in the optimizer's groups, and has its state, which is of float32 as
 /// well, so the optimizer computes as it does for float32. What it gives is rounded by random bits
 /// that depend on seed, step, the parameter's name and the element's index in the undistributed
-/// model. Threads: the rank's, between steps.
+/// model; steps are counted on all ranks alike. Threads: the rank's, between steps.
 class StochasticSteps {
  public:
   explicit StochasticSteps(const SessionParts& session) : session_(session) {}
@@ -42,6 +42,7 @@ class StochasticSteps {
   void find_identities();
 
   const SessionParts& session_;
+  std::uint64_t number_ = 0;                              // of the optimizer's step
   std::unordered_map<const void*, Identity> identities_;  // of the parameters of all models
 };
 

@@ -42,16 +42,16 @@ void widen(Optimizer& optimizer, torch::optim::OptimizerParamState& state) {
 }
 
 /// While it lives, `wide` stands for `parameter` in the optimizer's state, with its gradient.
-class Exchange {
+class WideInPlace {
  public:
-  Exchange(Optimizer& optimizer, const at::Tensor& parameter, const at::Tensor& wide)
+  WideInPlace(Optimizer& optimizer, const at::Tensor& parameter, const at::Tensor& wide)
       : optimizer_(optimizer), parameter_(parameter), wide_(wide) {
     wide_.mutable_grad() = parameter.grad().detach().to(at::kFloat);
     move_state(parameter_, wide_);
   }
-  ~Exchange() { move_state(wide_, parameter_); }
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
+  ~WideInPlace() { move_state(wide_, parameter_); }
+  WideInPlace(const WideInPlace&) = delete;
+  WideInPlace& operator=(const WideInPlace&) = delete;
 
  private:
   void move_state(const at::Tensor& from, const at::Tensor& to) {
@@ -90,7 +90,7 @@ class EmptyGroups {
 
 /// Where the elements of `parameter` lie in the whole that it is slice `rank` of.
 precision::WholeIndex place_of(const at::Tensor& parameter,
-                               const std::optional<tp::ParameterSlice>& slice, int rank) {
+                               const std::optional<ParameterSlice>& slice, int rank) {
   if (!slice) return {parameter.numel(), parameter.numel(), 0};
   std::int64_t inside = 1;
   for (auto dim = slice->dim + 1; dim < parameter.dim(); ++dim) inside *= parameter.size(dim);
@@ -116,7 +116,12 @@ void StochasticSteps::find_identities() {
 }
 
 void StochasticSteps::run(Optimizer& optimizer, c10::function_ref<void()> step) {
+  SMP_REQUIRE_AS(
+      UnsupportedError, with_kind(optimizer, [](auto) {}), "rank ", session_.rank.topology().rank(),
+      ": stochastic_rounding steps one parameter after the other, in the place of others; "
+      "that is known to be right for LibTorch's SGD, Adam, AdamW, Adagrad and RMSprop only");
   const at::NoGradGuard no_grad;
+  number_ = static_cast<std::uint64_t>(session_.state.take_rounding());
   find_identities();
   const EmptyGroups whole(optimizer);
   auto& groups = optimizer.param_groups();
@@ -145,17 +150,15 @@ void StochasticSteps::step_one(Optimizer& optimizer, torch::optim::OptimizerPara
                                c10::function_ref<void()> step) const {
   const auto wide = parameter.detach().to(at::kFloat).contiguous();
   {
-    const Exchange exchange(optimizer, parameter, wide);
+    const WideInPlace in_place(optimizer, parameter, wide);
     group.params() = {wide};
     step();
     group.params().clear();
   }
   const auto rounded = at::empty(wide.sizes(), wide.options().dtype(at::kBFloat16));
-  const auto number =
-      static_cast<std::uint64_t>(session_.state.earlier_steps() + session_.rank.server().steps());
   const auto seed = session_.rank.config().seed;
   precision::round_stochastically(
-      wide, rounded, precision::rounding_key(seed, number, identity.name), identity.part);
+      wide, rounded, precision::rounding_key(seed, number_, identity.name), identity.part);
   parameter.detach().copy_(rounded);
 }
 
