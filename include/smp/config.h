@@ -46,6 +46,9 @@ struct SMP_API Config {
   /// by chance, so that small steps are not lost; its state is float32, and no float32 copies of
   /// parameters are kept. Random bits depend on seed, step, name and element, not on the layout.
   bool stochastic_rounding = false;
+  /// If true, an smp::DistributedOptimizer keeps float32 values of parameters of bfloat16 and
+  /// float16, steps these, and rounds them to the parameters. Not together with the one above.
+  bool master_weights = false;
   /// Mapping of (replica D, stage P, tensor T) to ranks: a permutation of the three letters, whose
   /// right-most letter varies fastest, or "cluster" (DPT), or "spread" (TPD).
   std::string placement_strategy = "cluster";

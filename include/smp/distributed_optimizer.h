@@ -8,6 +8,7 @@
 #include <memory>
 #include <type_traits>
 #include <typeinfo>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,9 @@
 namespace smp {
 
 namespace detail {
+
+/// The float32 values that were rounded to parameters of 16 bits, by TensorImpl of the parameter.
+using MasterWeights = std::unordered_map<const void*, at::Tensor>;
 
 /// Makes a LibTorch optimizer one of several ranks that share a model. Threads: the rank's.
 class SMP_API OptimizerShare {
@@ -44,7 +48,9 @@ class SMP_API OptimizerShare {
   /// Calls `put`, which puts state into the optimizer, when `model` is placed; before that, as soon
   /// as somebody needs the state. Loads come in the order of these calls.
   void load_at_placement(DistributedModelBase& model,
-                         std::function<void(torch::optim::Optimizer&)> put);
+                         std::function<void(torch::optim::Optimizer&, MasterWeights&)> put);
+  /// The float32 values behind parameters of 16 bits that this rank steps (`master_weights`).
+  MasterWeights& masters();
 
  private:
   struct State;

@@ -27,6 +27,7 @@ class ConfigResolver {
     check_stage_weights();
     check_devices();
     check_pipeline();
+    check_masters();
     if (!problems_.empty() || !unavailable_.empty()) fail();
     finish();
     return std::move(result_);
@@ -100,6 +101,12 @@ class ConfigResolver {
   void unavailable(const std::string& what, const std::string& feature, const std::string& remedy) {
     unavailable_.push_back(concat(what, ": known, but ", feature, " is not yet available in smp ",
                                   SMP_VERSION, "; ", remedy));
+  }
+
+  void check_masters() {
+    if (!values().master_weights || !values().stochastic_rounding) return;
+    problem(named("master_weights"), " and ", named("stochastic_rounding"),
+            ": rounding by chance is for parameters without float32 values; keep one of the two");
   }
 
   void check_world(int started) {

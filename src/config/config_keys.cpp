@@ -108,7 +108,10 @@ std::vector<ConfigKey> pipeline_keys() {
       SMP_KEY(
           stochastic_rounding, any_boolean(),
           "parameters of bfloat16 are stepped in float32 and rounded by chance, without float32 "
-          "copies"),
+          "copies (docs/precision.md)"),
+      SMP_KEY(master_weights, any_boolean(),
+              "the optimizer keeps float32 values of parameters of bfloat16 and float16, steps "
+              "these, and rounds them to the parameters (docs/precision.md)"),
       SMP_KEY(placement_strategy, placement,
               "how replicas (D), stages (P) and tensor ranks (T) map to ranks; the right-most "
               "letter varies fastest; cluster is DPT, spread is TPD"),

@@ -175,6 +175,11 @@ TEST(Config, RefusesWhatNoMachineCanDo) {
   EXPECT_THAT(refusal_of(with_flag("stage_memory", "inf")), HasSubstr("from 1e-06 to 1e+09"));
 }
 
+TEST(Config, RefusesTwoWaysOfRoundingParameters) {
+  EXPECT_THAT(refusal_of(with_launcher(R"({"master_weights": true, "stochastic_rounding": true})")),
+              HasSubstr("keep one of the two"));
+}
+
 TEST(Config, RefusesDamagedJsonWithItsPlace) {
   EXPECT_THAT(refusal_of(with_launcher(std::string(100'000, '['))),
               HasSubstr("environment SM_HP_MP_PARAMETERS: brackets are nested"));

@@ -15,6 +15,7 @@
 #include "api/rank/rank.h"
 #include "api/state/optimizer_fields.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/machine/home_device.h"
 #include "d2d/tensors/tensor_data.h"
 #include "deferred/delayed_tensors.h"
@@ -156,6 +157,26 @@ OptimizerLoad::OptimizerLoad(const DistributedModelBase& model, Optimizer& optim
     problem = std::current_exception();
   }
   exchange_.agree(problem);
+  warn_of_masters();
+}
+
+/// True if this run keeps a master of `parameter`.
+static bool has_master(const at::Tensor& parameter) {
+  return Rank::current().config().master_weights &&
+         at::isReducedFloatingType(parameter.scalar_type());
+}
+
+/// All ranks have the same entries; one says so.
+void OptimizerLoad::warn_of_masters() const {
+  if (Rank::current().topology().rank() != 0) return;
+  const auto unused = std::count_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.field == kMasterField && !has_master(names_.parameter(entry.parameter));
+  });
+  if (unused == 0) return;
+  base::log_text(base::LogLevel::kWarning,
+                 base::concat(kLoad, ": float32 values of ", unused,
+                              " parameters are not used, and what these had beyond their own type "
+                              "is lost: master_weights is off, or they have not 16 bits"));
 }
 
 /// Gives all ranks the options, and the number of groups.
@@ -306,7 +327,7 @@ std::string OptimizerLoad::check_states(const Kind&) {
   for (std::size_t g = 0; g < source_.size(); ++g) {
     if (source_[g] < new_numbers.size()) new_numbers[source_[g]] = g;
   }
-  std::vector<std::string> fields;
+  std::vector<std::string> fields = {kMasterField};
   typename Kind::State example;
   each_state_field(example, [&](const char* field, auto&) { fields.emplace_back(field); });
   std::string complaints;
@@ -337,7 +358,7 @@ std::string OptimizerLoad::check_states(const Kind&) {
     }
     const auto options = options_of_numbers<Kind>(saved_[group].options);
     for (const auto& field : fields) {
-      if (!needs_field(options, field) || given.count(field) > 0) continue;
+      if (field == kMasterField || !needs_field(options, field) || given.count(field) > 0) continue;
       complaints += "\n  missing: " + Entry{Entry::Kind::kState, 0, parameter, field}.name();
     }
   }
@@ -382,7 +403,9 @@ OptimizerLoad::NewState OptimizerLoad::fetch(Optimizer& optimizer) {
   }
   std::vector<bool> wanted;
   for (const auto& entry : entries_) {
-    wanted.push_back(entry.kind == Entry::Kind::kState && here.count(entry.parameter) > 0);
+    const auto found = here.find(entry.parameter);
+    wanted.push_back(entry.kind == Entry::Kind::kState && found != here.end() &&
+                     (entry.field != kMasterField || has_master(found->second)));
   }
   const at::NoGradGuard no_grad;
   NewState all;
@@ -391,6 +414,12 @@ OptimizerLoad::NewState OptimizerLoad::fetch(Optimizer& optimizer) {
     std::unordered_map<std::string, std::unique_ptr<typename Kind::State>> made;
     exchange_.deliver(wanted, [&](std::size_t i, const at::Tensor& value) {
       const auto& parameter = here.at(entries_[i].parameter);
+      if (entries_[i].field == kMasterField) {
+        all.masters.emplace(
+            parameter.unsafeGetTensorImpl(),
+            state_like(parameter, at::kFloat).copy_(whole_.own_part(parameter, value)));
+        return;
+      }
       auto& state = made[entries_[i].parameter];
       if (!state) state = std::make_unique<typename Kind::State>();
       each_state_field(*state, [&](const char* field, auto& slot) {
@@ -413,20 +442,22 @@ OptimizerLoad::NewState OptimizerLoad::fetch(Optimizer& optimizer) {
                          .fill_(options.at("initial_accumulator_value")));
         }
       }
-      all.emplace_back(parameter.unsafeGetTensorImpl(), std::move(state));
+      all.states.emplace_back(parameter.unsafeGetTensorImpl(), std::move(state));
     }
   });
   return all;
 }
 
-void OptimizerLoad::put(Optimizer& optimizer, NewState state) {
-  for (auto& [parameter, own] : state) {
+void OptimizerLoad::put(Optimizer& optimizer, detail::MasterWeights& masters, NewState state) {
+  for (auto& [parameter, own] : state.states) {
+    masters.erase(parameter);
     if (own) {
       optimizer.state()[parameter] = std::move(own);
     } else {
       optimizer.state().erase(parameter);
     }
   }
+  masters.merge(state.masters);
 }
 
 }  // namespace smp

@@ -18,6 +18,7 @@
 #include "checkpoint/exchange.h"
 #include "checkpoint/group_match.h"
 #include "d2d/collectives/communicator.h"
+#include "smp/distributed_optimizer.h"
 #include "smp/state_dict.h"
 
 namespace smp {
@@ -35,8 +36,10 @@ ParameterNames names_on_all(const d2d::Communicator& ranks, const DistributedMod
 class OptimizerLoad {
  public:
   /// State of the parameters that are on this rank, by TensorImpl; nullptr: none.
-  using NewState =
-      std::vector<std::pair<void*, std::unique_ptr<torch::optim::OptimizerParamState>>>;
+  struct NewState {
+    std::vector<std::pair<void*, std::unique_ptr<torch::optim::OptimizerParamState>>> states;
+    detail::MasterWeights masters;
+  };
 
   /// Checks the dicts that the ranks of `ranks` give against `optimizer`; changes nothing.
   /// @throws UsageError        they do not fit it, with everything that is wrong
@@ -49,13 +52,15 @@ class OptimizerLoad {
   /// Brings the state of the parameters that `optimizer` has on this rank, but for those that were
   /// added to it since. @throws as checkpoint::Exchange::deliver()
   NewState fetch(torch::optim::Optimizer& optimizer);
-  /// Puts it in.
-  static void put(torch::optim::Optimizer& optimizer, NewState state);
+  /// Puts it in; masters of parameters that the dict has none of go.
+  static void put(torch::optim::Optimizer& optimizer, detail::MasterWeights& masters,
+                  NewState state);
 
  private:
   using Fields = std::map<std::string, std::map<std::string, std::string>>;  // see check_states()
 
   void read_numbers();
+  void warn_of_masters() const;
   void check(torch::optim::Optimizer& optimizer,
              const std::vector<std::vector<std::vector<std::string>>>& groups_of_all);
   template <class Kind>

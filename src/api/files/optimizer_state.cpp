@@ -56,12 +56,20 @@ void add_groups(const OptimizerKind& kind, const ParameterNames& names, Optimize
 }
 
 /// Returns what `optimizer` keeps for the parameters that this rank steps.
-StateDict local_state(const ParameterNames& names, Optimizer& optimizer) {
+StateDict local_state(const ParameterNames& names, Optimizer& optimizer,
+                      const MasterWeights& masters) {
   StateDict dict;
   with_kind(optimizer, [&](auto kind) {
     add_groups(kind, names, optimizer, dict);
     for (const auto& group : optimizer.param_groups()) {
       for (const auto& parameter : group.params()) {
+        const auto master = masters.find(parameter.unsafeGetTensorImpl());
+        if (master != masters.end()) {
+          dict.insert(
+              OptimizerEntry{Kind::kState, 0, names.of(parameter), std::string(kMasterField)}
+                  .name(),
+              master->second);
+        }
         const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
         if (found == optimizer.state().end() || !found->second) continue;
         each_state_field(
@@ -121,7 +129,7 @@ StateDict optimizer_state_dict(const DistributedModelBase& model, OptimizerShare
   auto& optimizer = share.up_to_date();
   const auto holders = state_holders(rank.groups().of(Group::kPp));
   const auto names = names_on_all(holders, model, optimizer, kWhat);
-  const auto local = local_state(names, optimizer);
+  const auto local = local_state(names, optimizer, share.masters());
   checkpoint::Exchange exchange(
       holders, whole_offer(local, names, std::make_shared<const WholeTensors>(rank, model)), kWhat);
   const bool is_target = pp_rank == kAllPpRanks || rank.pp_rank() == PpRank(pp_rank);
@@ -145,13 +153,14 @@ void load_optimizer_state_dict(DistributedModelBase& model, OptimizerShare& shar
       std::make_shared<OptimizerLoad>(model, optimizer, state_holders(model_holders(rank)), dict);
   if (!model.partitioned()) {
     load->set_options(optimizer);
-    share.load_at_placement(model,
-                            [load](Optimizer& own) { OptimizerLoad::put(own, load->fetch(own)); });
+    share.load_at_placement(model, [load](Optimizer& own, MasterWeights& masters) {
+      OptimizerLoad::put(own, masters, load->fetch(own));
+    });
     return;
   }
   auto state = load->fetch(optimizer);
   load->set_options(optimizer);
-  OptimizerLoad::put(optimizer, std::move(state));
+  OptimizerLoad::put(optimizer, share.masters(), std::move(state));
 }
 
 }  // namespace smp::detail

@@ -28,8 +28,8 @@
 
 #include "api/model/model_state.h"
 #include "api/model/placed_parameters.h"
-#include "api/optimizer/stochastic_steps.h"
 #include "api/optimizer/whole_tensors.h"
+#include "api/optimizer/wide_steps.h"
 #include "api/rank/exchange.h"
 #include "api/rank/public_call.h"
 #include "api/rank/rank.h"
@@ -53,6 +53,16 @@ double states_per_weight(torch::optim::OptimizerOptions& options) {
     return 1 + (prop->momentum() > 0) + prop->centered();
   }
   return dynamic_cast<torch::optim::AdagradOptions*>(&options) != nullptr ? 1 : 2;
+}
+
+/// Returns how many bytes an optimizer keeps for each byte of a weight, by the first of its group.
+double bytes_per_weight_byte(const Config& config, torch::optim::OptimizerParamGroup& group) {
+  const double states = states_per_weight(group.options());
+  if (group.params().empty()) return states;
+  const auto type = group.params().front().scalar_type();
+  const bool half = type == at::kHalf && config.master_weights;
+  const bool wide = WideSteps::wanted(config) && (half || type == at::kBFloat16);
+  return wide ? 2 * (states + (config.master_weights ? 1 : 0)) : states;
 }
 
 /// Drops all but the first occurrence of each parameter. @return how many were dropped
@@ -131,7 +141,7 @@ struct OptimizerShare::State {
     int holder = -1;  // the stage that steps it; -1: none yet
   };
   /// State that was loaded before there is a place for it.
-  using Load = std::function<void(torch::optim::Optimizer&)>;
+  using Load = std::function<void(torch::optim::Optimizer&, MasterWeights&)>;
 
   explicit State(std::shared_ptr<torch::optim::Optimizer> wrapped)
       : optimizer(std::move(wrapped)) {}
@@ -147,6 +157,7 @@ struct OptimizerShare::State {
   void find_strangers(Rank& rank, const PlacedParameters& models);
   void slice(const SessionParts& session);
   void shard(Replicas& replicas, const PlacedParameters& models);
+  void forget(const at::Tensor& parameter);
   template <class Others>
   void leave(torch::optim::OptimizerParamGroup& group, Others&& others);
   void find_holders(const d2d::Communicator& ranks, const d2d::Communicator& replicas_of_stage);
@@ -159,6 +170,7 @@ struct OptimizerShare::State {
   std::vector<at::Tensor> sharded;    // parameters of the stage, of which replicas step shares
   std::optional<std::size_t> shared;  // of parameters, when the groups were shared out last
   std::vector<std::shared_ptr<const Load>> loads;  // that wait for placement, in their order
+  MasterWeights masters;                           // of parameters that this rank steps
   std::shared_ptr<const std::function<void()>> before_step;
   bool stepping = false;  // in OptimizerShare::step()
   bool divided = false;   // ranks have different parts of the groups or their state
@@ -173,10 +185,11 @@ void OptimizerShare::State::require_whole_step() const {
               "shard_optimizer_state it would step the parameters whose state is on this rank, "
               "and no other replica would get their "
               "values; call step() of the smp::DistributedOptimizer itself, on every rank");
-  SMP_REQUIRE(!rank->config().stochastic_rounding, "rank ", rank->topology().rank(),
-              ": step() of the LibTorch optimizer in an smp::DistributedOptimizer would not round "
-              "by chance (stochastic_rounding); call step() of the smp::DistributedOptimizer "
-              "itself, on every rank");
+  SMP_REQUIRE(!WideSteps::wanted(rank->config()), "rank ", rank->topology().rank(),
+              ": step() of the LibTorch optimizer in an smp::DistributedOptimizer would step "
+              "parameters of 16 bits as they are (",
+              rank->config().master_weights ? "master_weights" : "stochastic_rounding",
+              "); call step() of the smp::DistributedOptimizer itself, on every rank");
 }
 
 /// Before the optimizer is written or read as a whole, which one rank alone may do.
@@ -197,13 +210,18 @@ void OptimizerShare::State::require_whole_state(const char* action) {
   put_all();
 }
 
+void OptimizerShare::State::forget(const at::Tensor& parameter) {
+  optimizer->state().erase(parameter.unsafeGetTensorImpl());
+  masters.erase(parameter.unsafeGetTensorImpl());
+}
+
 /// Takes out of `group` whatever others step, together with its state, which some optimizers are
 /// built with.
 template <class Others>
 void OptimizerShare::State::leave(torch::optim::OptimizerParamGroup& group, Others&& others) {
   std::erase_if(group.params(), [&](const at::Tensor& parameter) {
     if (!others(parameter)) return false;
-    optimizer->state().erase(parameter.unsafeGetTensorImpl());
+    forget(parameter);
     return true;
   });
 }
@@ -299,7 +317,7 @@ void OptimizerShare::State::follow_groups(const SessionParts& session) {
 
 /// Puts in a load, unless that was done.
 void OptimizerShare::State::put(const std::shared_ptr<const Load>& load) {
-  if (std::erase(loads, load) > 0) (*load)(*optimizer);
+  if (std::erase(loads, load) > 0) (*load)(*optimizer, masters);
 }
 
 /// Puts in the loads that wait, which are the same on all ranks, while there is a session.
@@ -310,11 +328,11 @@ void OptimizerShare::State::put_all() {
 
 /// Steps what this rank has in the groups.
 void OptimizerShare::State::step(const SessionParts& session) {
-  if (!session.rank.config().stochastic_rounding) {
+  if (!WideSteps::wanted(session.rank.config())) {
     optimizer->step();
     return;
   }
-  StochasticSteps(session).run(*optimizer, [this] { optimizer->step(); });
+  WideSteps(session, masters).run(*optimizer, [this] { optimizer->step(); });
 }
 
 static void require_outside_of_steps(const SessionParts* session, const char* what) {
@@ -382,7 +400,7 @@ void OptimizerShare::State::find_holders(const d2d::Communicator& ranks,
 void OptimizerShare::State::forget_what_others_step(int stage) {
   for (const auto& [tensor, holder] : strangers) {
     if (holder == -1 || holder == stage) continue;
-    optimizer->state().erase(tensor.unsafeGetTensorImpl());
+    forget(tensor);
   }
 }
 
@@ -443,10 +461,8 @@ OptimizerShare::OptimizerShare(std::shared_ptr<torch::optim::Optimizer> optimize
   }
   for (DistributedModelBase& model : models) {
     if (optimizer->param_groups().empty() || model.partitioned()) continue;
-    auto& group = optimizer->param_groups().front();
-    const bool wide = session.rank.config().stochastic_rounding && !group.params().empty() &&
-                      group.params().front().scalar_type() == at::kBFloat16;
-    set_optimizer_ratio(model, states_per_weight(group.options()) * (wide ? 2 : 1));
+    set_optimizer_ratio(
+        model, bytes_per_weight_byte(session.rank.config(), optimizer->param_groups().front()));
   }
   session.state.facts().add_optimizer(optimizer);
   state_ = std::make_shared<State>(std::move(optimizer));
@@ -497,6 +513,8 @@ torch::optim::Optimizer& OptimizerShare::up_to_date() {
   state_->put_all();
   return *state_->optimizer;
 }
+
+MasterWeights& OptimizerShare::masters() { return state_->masters; }
 
 void OptimizerShare::load_at_placement(DistributedModelBase& model, State::Load put) {
   const auto load = std::make_shared<const State::Load>(std::move(put));

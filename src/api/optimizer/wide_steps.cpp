@@ -1,5 +1,5 @@
-// api/optimizer/stochastic_steps.cpp: tensors change places for the time of a step.
-#include "api/optimizer/stochastic_steps.h"
+// api/optimizer/wide_steps.cpp: tensors change places for the time of a step.
+#include "api/optimizer/wide_steps.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -24,10 +24,6 @@ namespace smp {
 namespace {
 
 using torch::optim::Optimizer;
-
-bool is_rounded(const at::Tensor& parameter) {
-  return parameter.scalar_type() == at::kBFloat16 && parameter.grad().defined();
-}
 
 /// State that was made or loaded in 16 bits becomes float32.
 void widen(Optimizer& optimizer, torch::optim::OptimizerParamState& state) {
@@ -100,8 +96,18 @@ precision::WholeIndex place_of(const at::Tensor& parameter,
 
 }  // namespace
 
-void StochasticSteps::find_identities() {
-  identities_.clear();
+bool WideSteps::wanted(const Config& config) {
+  return config.master_weights || config.stochastic_rounding;
+}
+
+bool WideSteps::is_wide(const at::Tensor& parameter) const {
+  const auto type = parameter.scalar_type();
+  const bool half = session_.rank.config().master_weights && type == at::kHalf;
+  return (type == at::kBFloat16 || half) && parameter.grad().defined();
+}
+
+/// A tensor of no model is known by its place in the groups.
+void WideSteps::find_identities(const Optimizer& optimizer) {
   const int rank = session_.rank.topology().tp_rank();
   std::size_t number = 0;
   for (const auto* model : session_.state.models()) {
@@ -113,48 +119,73 @@ void StochasticSteps::find_identities() {
     }
     ++number;
   }
+  const auto& groups = optimizer.param_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    std::size_t others = 0;
+    for (const auto& parameter : groups[g].params()) {
+      const auto [at, fresh] = identities_.try_emplace(parameter.unsafeGetTensorImpl());
+      if (!fresh) continue;
+      at->second = {base::concat("param_groups.", g, '.', others++), place_of(parameter, {}, 0)};
+    }
+  }
 }
 
-void StochasticSteps::run(Optimizer& optimizer, c10::function_ref<void()> step) {
+void WideSteps::run(Optimizer& optimizer, c10::function_ref<void()> step) {
   SMP_REQUIRE_AS(
       UnsupportedError, with_kind(optimizer, [](auto) {}), "rank ", session_.rank.topology().rank(),
-      ": stochastic_rounding steps one parameter after the other, in the place of others; "
-      "that is known to be right for LibTorch's SGD, Adam, AdamW, Adagrad and RMSprop only");
+      ": master_weights and stochastic_rounding step one parameter after the other, in the place "
+      "of others; that is known to be right for LibTorch's SGD, Adam, AdamW, Adagrad and RMSprop "
+      "only");
   const at::NoGradGuard no_grad;
-  number_ = static_cast<std::uint64_t>(session_.state.take_rounding());
-  find_identities();
+  if (session_.rank.config().stochastic_rounding) {
+    number_ = static_cast<std::uint64_t>(session_.state.take_rounding());
+    find_identities(optimizer);
+  }
   const EmptyGroups whole(optimizer);
   auto& groups = optimizer.param_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (const auto& parameter : whole.parameters[g]) {
-      if (!is_rounded(parameter)) groups[g].params().push_back(parameter);
+      if (!is_wide(parameter)) groups[g].params().push_back(parameter);
     }
   }
   step();
   for (auto& group : groups) group.params().clear();
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    std::size_t others = 0;
     for (const auto& parameter : whole.parameters[g]) {
-      const auto known = identities_.find(parameter.unsafeGetTensorImpl());
-      const bool own = known != identities_.end();
-      const auto name = own ? std::string() : base::concat("param_groups.", g, '.', others++);
-      if (!is_rounded(parameter)) continue;
-      step_one(optimizer, groups[g], parameter,
-               own ? known->second : Identity{name, place_of(parameter, {}, 0)}, step);
+      if (is_wide(parameter)) step_one(optimizer, groups[g], parameter, step);
     }
   }
 }
 
-void StochasticSteps::step_one(Optimizer& optimizer, torch::optim::OptimizerParamGroup& group,
-                               const at::Tensor& parameter, const Identity& identity,
-                               c10::function_ref<void()> step) const {
-  const auto wide = parameter.detach().to(at::kFloat).contiguous();
+void WideSteps::step_one(Optimizer& optimizer, torch::optim::OptimizerParamGroup& group,
+                         const at::Tensor& parameter, c10::function_ref<void()> step) const {
+  const auto wide = values_of(parameter);
   {
     const WideInPlace in_place(optimizer, parameter, wide);
     group.params() = {wide};
     step();
     group.params().clear();
   }
+  wide.mutable_grad().reset();
+  round(wide, parameter);
+}
+
+at::Tensor WideSteps::values_of(const at::Tensor& parameter) const {
+  const auto wide = parameter.detach().to(at::kFloat).contiguous();
+  const auto master = masters_.find(parameter.unsafeGetTensorImpl());
+  if (master == masters_.end() || !session_.rank.config().master_weights) return wide;
+  const auto& kept = master->second;
+  if (kept.sizes() != wide.sizes() || kept.device() != wide.device()) return wide;
+  return at::where(kept.to(parameter.scalar_type()).eq(parameter.detach()), kept, wide);
+}
+
+void WideSteps::round(const at::Tensor& wide, const at::Tensor& parameter) const {
+  if (session_.rank.config().master_weights) {
+    parameter.detach().copy_(wide);
+    masters_.insert_or_assign(parameter.unsafeGetTensorImpl(), wide);
+    return;
+  }
+  const auto& identity = identities_.at(parameter.unsafeGetTensorImpl());
   const auto rounded = at::empty(wide.sizes(), wide.options().dtype(at::kBFloat16));
   const auto seed = session_.rank.config().seed;
   precision::round_stochastically(

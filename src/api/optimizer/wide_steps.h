@@ -1,5 +1,5 @@
-// api/optimizer/stochastic_steps.h: parameters of bfloat16 that keep no float32 copies, stepped in
-// float32 and rounded by chance (HLAT, arXiv 2404.10630).
+// api/optimizer/wide_steps.h: parameters of 16 bits, stepped in float32 (HLAT, arXiv 2404.10630;
+// Micikevicius et al., arXiv 1710.03740).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,22 +11,37 @@
 #include <unordered_map>
 
 #include "precision/whole_index.h"
+#include "smp/distributed_optimizer.h"
 
 namespace smp {
 
+struct Config;
 struct SessionParts;
 
-/// Steps an optimizer of which some parameters are bfloat16. Each is stepped by itself: a tensor of
+/// Steps an optimizer of which some parameters have 16 bits. Each is stepped by itself: a tensor of
 /// float32 takes its place in the optimizer's groups, and has its state, which is of float32 as
-/// well, so the optimizer computes as it does for float32. What it gives is rounded by random bits
-/// that depend on seed, step, the parameter's name and the element's index in the undistributed
-/// model; steps are counted on all ranks alike. Threads: the rank's, between steps.
-class StochasticSteps {
+/// well, so the optimizer computes as it does for float32. What it gives is rounded:
+///
+/// - `master_weights`: to nearest; the float32 values are kept for the next step. An element that
+///   was written since, so that its parameter is no more what its master rounds to, starts from
+///   the parameter.
+/// - `stochastic_rounding`, parameters of bfloat16: by random bits that depend on seed, step, the
+///   parameter's name and the element's index in the undistributed model; steps are counted on all
+///   ranks alike.
+///
+/// Threads: the rank's, between steps.
+class WideSteps {
  public:
-  explicit StochasticSteps(const SessionParts& session) : session_(session) {}
+  /// Both outlive this object.
+  WideSteps(const SessionParts& session, detail::MasterWeights& masters)
+      : session_(session), masters_(masters) {}
+
+  /// True if some setting asks for it.
+  static bool wanted(const Config& config);
 
   /// Calls `step`, which steps `optimizer`, for the parameters of other types and then for each of
-  /// bfloat16 that has a gradient.
+  /// 16 bits that has a gradient.
+  /// @throws UnsupportedError  the optimizer is none of LibTorch's
   void run(torch::optim::Optimizer& optimizer, c10::function_ref<void()> step);
 
  private:
@@ -36,14 +51,17 @@ class StochasticSteps {
     precision::WholeIndex part;
   };
 
+  bool is_wide(const at::Tensor& parameter) const;
   void step_one(torch::optim::Optimizer& optimizer, torch::optim::OptimizerParamGroup& group,
-                const at::Tensor& parameter, const Identity& identity,
-                c10::function_ref<void()> step) const;
-  void find_identities();
+                const at::Tensor& parameter, c10::function_ref<void()> step) const;
+  at::Tensor values_of(const at::Tensor& parameter) const;
+  void round(const at::Tensor& wide, const at::Tensor& parameter) const;
+  void find_identities(const torch::optim::Optimizer& optimizer);
 
   const SessionParts& session_;
+  detail::MasterWeights& masters_;
   std::uint64_t number_ = 0;                              // of the optimizer's step
-  std::unordered_map<const void*, Identity> identities_;  // of the parameters of all models
+  std::unordered_map<const void*, Identity> identities_;  // for random bits
 };
 
 }  // namespace smp

@@ -19,6 +19,9 @@
 
 namespace smp {
 
+/// What is kept beside a parameter of 16 bits, whatever the optimizer's kind.
+inline constexpr const char* kMasterField = "master";
+
 // Each calls `field(name, value)` for at::Tensor& and std::int64_t& of a state, double& and bool&
 // of options.
 

@@ -165,7 +165,7 @@ TEST(StochasticRounding, EachStepOfAnOptimizerDrawsAnew) {
               EXPECT_NEAR(weight.mean().item<double>(), 0.98, 0.001);
               EXPECT_GT((weight < 1).sum().item<int>(), 4000);
               EXPECT_THAT(refusal<UsageError>([&] { optimizer->step(); }),
-                          testing::HasSubstr("would not round by chance"));
+                          testing::HasSubstr("as they are (stochastic_rounding)"));
             },
             config_of(1, false), {.seed = 1});
 }
