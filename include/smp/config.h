@@ -84,6 +84,9 @@ struct SMP_API Config {
   /// Types of modules that are not cut, with commas between them: "Attention, FeedForward". Each
   /// module of such a type runs on one stage with everything below it.
   std::string keep_whole = {};
+  /// Types of modules of which activations are computed again instead of held, with commas between
+  /// them, as smp::set_activation_checkpointing() does for each such module.
+  std::string checkpoint_modules = {};
   /// A plan to use instead of making one, as written to `plan.json` of a run. Other name of the
   /// key: `partition_file`.
   std::string plan_file = {};

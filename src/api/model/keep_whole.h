@@ -8,8 +8,7 @@
 
 namespace smp {
 
-/// Makes everything below a module of one of these types stay with that module. A type goes by its
-/// name without namespace, with or without "Impl".
+/// Makes everything below a module of one of these types (module_types.h) stay with that module.
 /// @param types  names with commas between them
 /// @throws UsageError  no module of any model is of such a type; names the nearest.
 void keep_whole(const std::vector<ModelDescription*>& models, const std::string& types);

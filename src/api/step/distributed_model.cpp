@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "api/model/candidate_table.h"
+#include "api/model/checkpoint_modules.h"
 #include "api/model/initial_values.h"
 #include "api/model/keep_whole.h"
 #include "api/model/model_pins.h"
@@ -262,7 +263,10 @@ void DistributedModelBase::place(const SessionParts& session,
         {&state.description, all_pins(state.description, state.pins), state.optimizer_ratio});
     descriptions.push_back(&model->state_->description);
   }
-  rank.reporting().report_once([&] { keep_whole(descriptions, rank.config().keep_whole); });
+  rank.reporting().report_once([&] {
+    keep_whole(descriptions, rank.config().keep_whole);
+    checkpoint_modules(descriptions, rank.config().checkpoint_modules);
+  });
   auto plans = [&] {
     const UntouchedSettings untouched(models);
     return make_plans(rank, session.state.warnings(), to_plan, preview, may_wait);
