@@ -112,6 +112,10 @@ std::vector<ConfigKey> pipeline_keys() {
       SMP_KEY(master_weights, any_boolean(),
               "the optimizer keeps float32 values of parameters of bfloat16 and float16, steps "
               "these, and rounds them to the parameters (docs/precision.md)"),
+      SMP_KEY(fp32_grad_accumulation, any_boolean(),
+              "gradients of 16 bits are added over a step's microbatches in float32 "
+              "(docs/precision.md)",
+              {.alias = "_fp32_grad_accumulation"}),
       SMP_KEY(placement_strategy, placement,
               "how replicas (D), stages (P) and tensor ranks (T) map to ranks; the right-most "
               "letter varies fastest; cluster is DPT, spread is TPD"),
@@ -295,7 +299,6 @@ std::vector<FutureKey> make_future_keys() {
       {"activation_loading_horizon", KeyType::kInteger, 4, "activation offloading"},
       off("fp16", "mixed precision by this key (docs/precision.md has the calls)"),
       off("bf16", "mixed precision by this key (master_weights does it for a model of bfloat16)"),
-      off("_fp32_grad_accumulation", "mixed precision"),
       {"sharded_data_parallel_degree", KeyType::kInteger, 1, "sharded data parallelism"},
       {"sdp_reduce_bucket_size", KeyType::kNumber, 500000000, "sharded data parallelism"},
       {"sdp_param_persistence_threshold", KeyType::kNumber, 1000000, "sharded data parallelism"},

@@ -19,7 +19,8 @@ ServerCore::ServerCore(d2d::Channel& channel, std::vector<GlobalRank> stages,
           parameters, [this](const at::Tensor& parameter) { foreign.refuse_gradient(parameter); },
           [this](int microbatch, const at::Tensor& leaf) {
             return random_key_of_hooks(microbatch, leaf);
-          }),
+          },
+          options.fp32_grad_accumulation),
       turns(fiber::Scheduler::install()),
       workers(with.fiber_stack_bytes, std::move(run), [this] {
         if (server.waits_for_workers) server.wake.signal();

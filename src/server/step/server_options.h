@@ -16,14 +16,16 @@ struct ServerOptions {
         stall_seconds(config.stall_seconds),
         abort_seconds(config.abort_seconds),
         promised_outputs(config.promised_outputs && (!config.static_mode || config.fast_mode)),
-        static_mode(config.static_mode) {}
+        static_mode(config.static_mode),
+        fp32_grad_accumulation(config.fp32_grad_accumulation) {}
 
   std::size_t fiber_stack_bytes;
   std::uint64_t seed;
   double stall_seconds;
   double abort_seconds;
-  bool promised_outputs;  ///< remote calls return before their answers
-  bool static_mode;       ///< steps like those before do without control messages
+  bool promised_outputs;        ///< remote calls return before their answers
+  bool static_mode;             ///< steps like those before do without control messages
+  bool fp32_grad_accumulation;  ///< gradients of 16 bits are added in float32
   bool oversubscribed = false;
 };
 

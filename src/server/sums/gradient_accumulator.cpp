@@ -24,6 +24,7 @@ void GradientAccumulator::begin(int microbatches, GradientListener* listener) {
   unplaced_.begin(step_.size());
   parameters_.assign(numbers_.size(), {});
   sums_.begin();
+  wide_.begin(microbatches);
 }
 
 void GradientAccumulator::finish() {
@@ -51,6 +52,7 @@ void GradientAccumulator::drop() noexcept {
   sums_.waiting().clear();
   unplaced_.clear();
   own_.clear();
+  wide_.clear();
   arrivals_ = 0;
   listener_ = nullptr;
 }
@@ -251,7 +253,9 @@ void GradientAccumulator::apply(LeafSum&& sum, ParameterNumber number, std::uint
   } else {
     run_hooks_before(sum);
     own_.withdraw(number);
-    add_to_leaf(std::move(sum));
+    add_to_leaf(std::move(sum), [&](const at::Tensor& parameter, const at::Tensor& gradient) {
+      return wide_.add(number, parameter, gradient);
+    });
   }
 }
 

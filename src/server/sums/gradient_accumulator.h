@@ -35,6 +35,7 @@
 #include "server/sums/parameter_numbers.h"
 #include "server/sums/step_microbatches.h"
 #include "server/sums/unplaced_leaves.h"
+#include "server/sums/wide_sums.h"
 
 namespace smp::server {
 
@@ -52,12 +53,15 @@ class GradientAccumulator {
   /// `numbers` outlives this object. It is changed by begin() and whenever an unknown leaf is met.
   /// @param random_key  gives hooks of a leaf a random stream of their own, wherever they run;
   /// none: they draw from the stream of the fiber that runs them
-  GradientAccumulator(ParameterNumbers& numbers, Guard guard, RandomKey random_key = {})
+  /// @param wide_sums   gradients of 16 bits are added in float32
+  GradientAccumulator(ParameterNumbers& numbers, Guard guard, RandomKey random_key = {},
+                      bool wide_sums = false)
       : numbers_(numbers),
         guard_(std::move(guard)),
         random_key_(std::move(random_key)),
         sums_(numbers),
-        own_(numbers, step_) {}
+        own_(numbers, step_),
+        wide_(wide_sums) {}
   GradientAccumulator(const GradientAccumulator&) = delete;
   GradientAccumulator& operator=(const GradientAccumulator&) = delete;
 
@@ -156,6 +160,7 @@ class GradientAccumulator {
   CellSums sums_;
   UnplacedLeaves unplaced_;
   OwnPassGradients own_;
+  WideSums wide_;
   std::uint64_t arrivals_ = 0;
 };
 

@@ -44,6 +44,15 @@ class Unfrozen {
   const bool frozen_;
 };
 
+/// What the node does itself, with the hooks that follow the accumulation.
+torch::autograd::variable_list accumulate(torch::autograd::AccumulateGrad& leaf,
+                                          torch::autograd::variable_list&& gradients,
+                                          AddGradient add) {
+  if (!add(leaf.variable, gradients[0])) return leaf(std::move(gradients));
+  if (auto& hook = leaf.tensor_post_acc_grad_hooks()) (*hook)(leaf.variable);
+  return {};
+}
+
 }  // namespace
 
 bool has_hooks(torch::autograd::Node& leaf) {
@@ -72,6 +81,10 @@ void run_hooks_before(LeafSum& sum) {
 }
 
 void add_to_leaf(LeafSum&& sum) {
+  add_to_leaf(std::move(sum), [](const at::Tensor&, const at::Tensor&) { return false; });
+}
+
+void add_to_leaf(LeafSum&& sum, AddGradient add) {
   auto& leaf = static_cast<torch::autograd::AccumulateGrad&>(*sum.leaf);
   at::AutoGradMode mode(sum.grad_mode);
   torch::autograd::variable_list gradients;
@@ -79,11 +92,11 @@ void add_to_leaf(LeafSum&& sum) {
   own_storage(leaf.variable, gradients[0]);
   const Unfrozen unfrozen(leaf.variable);
   if (leaf.post_hooks().empty()) {
-    leaf(std::move(gradients));
+    accumulate(leaf, std::move(gradients), add);
     return;
   }
   const auto inputs = gradients;
-  auto outputs = leaf(std::move(gradients));
+  auto outputs = accumulate(leaf, std::move(gradients), add);
   for (auto& hook : leaf.post_hooks()) outputs = (*hook)(outputs, inputs);
 }
 

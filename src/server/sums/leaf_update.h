@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 #include <torch/csrc/autograd/function.h>
 
 #include "module/node_pointer.h"
@@ -27,5 +28,10 @@ void update_leaf(LeafSum&& sum);
 /// gradient of `sum`; the second adds it, and runs those that come after.
 void run_hooks_before(LeafSum& sum);
 void add_to_leaf(LeafSum&& sum);
+/// @param add  returns whether it has added a gradient to the `.grad` of a parameter in a way of
+/// its own, without hooks
+using AddGradient =
+    c10::function_ref<bool(const at::Tensor& parameter, const at::Tensor& gradient)>;
+void add_to_leaf(LeafSum&& sum, AddGradient add);
 
 }  // namespace smp::server

@@ -243,5 +243,37 @@ TEST(MasterWeights, AreLostAloudAndNeverBypassed) {
   }
 }
 
+// ---- gradients of 16 bits ----------------------------------------------------------------------
+
+/// 300 microbatches of gradient 1; bfloat16 has no 257.
+TEST(WideGradients, MicrobatchesAreAddedInFloat32) {
+  for (const bool wide : {true, false}) {
+    for (const int ranks : {1, 2}) {
+      auto config = config_of(ranks, false);
+      config.microbatches = 300;
+      config.fp32_grad_accumulation = wide;
+      run_local(ranks,
+                [&] {
+                  auto net = make_chain();
+                  net->to(torch::kBFloat16);
+                  DistributedModel model(net);
+                  model.place();
+                  auto step = smp::step([&](Tensor x) { model.backward(model(x).sum()); });
+                  int hooked = 0;
+                  net->c->linear->bias.register_hook([&](const Tensor& gradient) {
+                    ++hooked;
+                    return torch::ones_like(gradient);
+                  });
+                  step(torch::ones({300, 3}, torch::kBFloat16));
+                  const auto grad = net->c->linear->bias.grad();
+                  if (!grad.defined()) return;  // of the other rank
+                  EXPECT_EQ(hooked, 300);
+                  EXPECT_TRUE(torch::equal(grad, torch::full_like(grad, wide ? 300 : 256))) << grad;
+                },
+                config, {.seed = 1});
+    }
+  }
+}
+
 }  // namespace master_weights_test
 }  // namespace smp
