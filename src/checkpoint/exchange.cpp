@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/random.h"
 #include "base/text/progress.h"
 #include "checkpoint/first_difference.h"
 #include "checkpoint/load_plan.h"
@@ -205,6 +206,34 @@ at::Tensor Exchange::on_all(const Given& given) const {
   return ranks_.broadcast_tensor(values, info.sizes, info.dtype, ranks_.members()[given.position]);
 }
 
+/// Whoever gives a tensor first hashes it. Ranks may have listed names in another order elsewhere.
+std::uint64_t Exchange::fingerprint() const {
+  std::vector<std::uint64_t> own(tensors_.size());
+  agree(attempt([&] {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      int giver = 0;
+      while (!gives(giver, i)) ++giver;
+      if (giver == ranks_.rank()) own[i] = d2d::value_hash(own_values(i));
+    }
+  }));
+  std::vector<std::uint64_t> hashes(tensors_.size());
+  for (const auto& payload : ranks_.all_gather(pack(own), what_)) {
+    Packet packet{payload.bytes, {}};
+    const auto some = Reader(packet).get<std::vector<std::uint64_t>>();
+    for (std::size_t i = 0; i < hashes.size(); ++i) hashes[i] ^= some.at(i);
+  }
+  std::uint64_t all = 0;
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    auto hash = base::mix_key(hashes[i], tensors_[i].name);
+    hash = base::mix_key(hash, static_cast<std::uint64_t>(tensors_[i].dtype));
+    for (const auto size : tensors_[i].sizes) {
+      hash = base::mix_key(hash, static_cast<std::uint64_t>(size));
+    }
+    all += hash;
+  }
+  return all;
+}
+
 // ---- later -------------------------------------------------------------------------------------
 
 Exchange Exchange::kept(const std::vector<bool>& wanted) const {
@@ -213,6 +242,7 @@ Exchange Exchange::kept(const std::vector<bool>& wanted) const {
   later.compared_ = true;
   later.own_ = {};
   later.own_.source = own_.source;
+  later.own_.read_first = own_.read_first;
   for (auto& places : later.places_) std::fill(places.begin(), places.end(), kNone);
   std::vector<std::size_t> load(later.places_.size());  // bytes that each rank keeps
   std::vector<std::size_t> own;

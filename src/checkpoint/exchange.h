@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <string>
@@ -73,6 +74,10 @@ class Exchange {
   /// several. What deliver() takes from it later is not compared again. All ranks pass the same.
   /// @throws UsageError  naming two names, ranks and values that differ.
   void require_same(const std::vector<SameValues>& groups);
+
+  /// Returns a hash of all tensors() with their values, equal on all ranks. @throws what reading
+  /// does, on all of them.
+  std::uint64_t fingerprint() const;
 
   /// Returns an exchange of the tensors that are `wanted` by any rank, with the values of now,
   /// whatever becomes of what was offered. Each is kept by one of the ranks that have it, so that

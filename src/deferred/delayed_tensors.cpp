@@ -90,7 +90,9 @@ std::string no_values_yet(const std::string& who) {
   return who +
          " needs the values of a tensor that has none yet: it was built under "
          "smp::delay_param_initialization and gets them when its smp::DistributedModel is placed, "
-         "at the first step or by place(). To use it before, build it outside of that scope";
+         "at the first step or by place(). To use it before, do so inside of the scope, or build "
+         "it "
+         "outside of that scope";
 }
 
 std::string no_values_ever(const std::string& who) {

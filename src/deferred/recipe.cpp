@@ -1,6 +1,7 @@
 // deferred/recipe.cpp: replaying operators on real tensors.
 #include "deferred/recipe.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -91,8 +93,10 @@ at::Storage first_storage(const Content& content, bool values) {
   if (!content.given) return new_storage(content.bytes);
   if (!values && !content.given->storage) return zeroed(content.bytes);
   SMP_REQUIRE(content.given->storage,
-              "values are needed of a tensor into which others were loaded: they come when its "
-              "smp::DistributedModel is placed, at the first step or by place()");
+              "values are needed of a tensor into which others were loaded: they come when the "
+              "smp::DistributedModel that they were loaded into is placed, at the first step or by "
+              "place(). Call its place() before what needs them (an operator that is not put off, "
+              "see docs/delayed_initialisation.md; a copy into another model), on every rank");
   return content.given->storage;
 }
 
@@ -171,16 +175,48 @@ torch::jit::Stack arguments_with(const Operation& operation,
   return arguments;
 }
 
+/// Gives `generator` to an operator that draws, so that what other threads draw meanwhile from the
+/// default one is not touched.
+/// @return the operator to call: `op`, or its overload that takes a generator; nothing, with the
+/// stack as it was, if it draws from the default one only (dropout)
+std::optional<c10::OperatorHandle> with_generator(const c10::OperatorHandle& op,
+                                                  torch::jit::Stack& stack,
+                                                  const at::Generator& generator) {
+  constexpr const char* kArgument = "generator";
+  const auto& schema = op.schema();
+  if (const auto own = schema.argumentIndexWithName(kArgument)) {
+    stack[first_argument(op, stack) + static_cast<std::size_t>(*own)] = generator;
+    return op;
+  }
+  auto overload = schema.overload_name();
+  overload = overload.empty() ? kArgument : overload + '_' + kArgument;
+  auto other = c10::Dispatcher::singleton().findSchema({schema.name(), overload});
+  if (!other) return std::nullopt;
+  torch::jit::Stack given;
+  for (const auto& argument : other->schema().arguments()) {
+    if (argument.name() == kArgument) {
+      given.emplace_back(generator);
+      continue;
+    }
+    const auto index = schema.argumentIndexWithName(argument.name());
+    if (!index) return std::nullopt;
+    given.push_back(stack[first_argument(op, stack) + static_cast<std::size_t>(*index)]);
+  }
+  stack = std::move(given);
+  return other;
+}
+
 void call_drawing(const Operation& operation, torch::jit::Stack& stack, RandomCursor& cursor) {
   if (!operation.random) {
     operation.op.callBoxed(&stack);
   } else if (const auto& random = *operation.random; random.position) {
     const auto& generator = cursor.at(*random.position, random.count);
-    for (auto& value : stack) {
-      if (value.isGenerator()) value = generator;
+    if (const auto taking = with_generator(operation.op, stack, generator)) {
+      taking->callBoxed(&stack);
+    } else {
+      const GeneratorScope scope(generator);
+      operation.op.callBoxed(&stack);
     }
-    const GeneratorScope scope(generator);
-    operation.op.callBoxed(&stack);
   } else {
     const base::RandomScope scope(random.key);
     operation.op.callBoxed(&stack);

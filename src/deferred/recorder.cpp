@@ -82,8 +82,9 @@ std::unique_lock<std::mutex> lock_recipes() {
   return std::unique_lock(mutex);
 }
 
-bool asks_for_shapes(const OperatorHandle& op, const Stack& stack) {
-  return asks(op) && (asks_for_shapes_of_others(op) || is_recordable(op, stack));
+/// True if `op` needs no values of delayed tensors, or gives none.
+bool needs_shapes_only(const OperatorHandle& op, const Stack& stack) {
+  return asks_for_shapes_of_others(op) || (asks(op) && is_recordable(op, stack));
 }
 
 /// Puts tensors of the same shape and type in the place of delayed ones, but for the first if it
@@ -136,7 +137,7 @@ void Recorder::run_outside(const OperatorHandle& op, Stack& stack) {
     return op.callBoxed(&stack);
   }
   if (!arguments.construction->open) {
-    SMP_REQUIRE(arguments.writes_delayed || !arguments.real || asks_for_shapes(op, stack),
+    SMP_REQUIRE(arguments.writes_delayed || !arguments.real || needs_shapes_only(op, stack),
                 no_values_yet(op.schema().name()));
   }
   Recorder(arguments.construction).run_delayed(op, stack, arguments.writes_real, std::move(lock));
@@ -154,7 +155,7 @@ void Recorder::run_delayed(const OperatorHandle& op, Stack& stack, bool writes_r
     writes_delayed = writes_delayed || (written && is_delayed(tensor));
     return tensor;
   });
-  SMP_REQUIRE(construction_->open || writes_delayed || asks_for_shapes(op, stack),
+  SMP_REQUIRE(construction_->open || writes_delayed || needs_shapes_only(op, stack),
               no_values_yet(op.schema().name()));
   require_values(op, stack);
   compute(op, stack, std::move(lock));

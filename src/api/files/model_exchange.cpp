@@ -1,15 +1,19 @@
 // api/files/model_exchange.cpp: who owns what, told to checkpoint::Exchange.
 #include "api/files/model_exchange.h"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "api/model/model_state.h"
 #include "api/optimizer/whole_tensors.h"
+#include "api/rank/exchange.h"
 #include "api/rank/rank.h"
 #include "base/check.h"
 #include "checkpoint/load_plan.h"
@@ -33,7 +37,8 @@ Offer owned(const DistributedModelBase& model, const std::vector<NamedTensor>& t
   Offer offer;
   std::vector<at::Tensor> values;
   for (const auto& [tensor, names] : tensors) {
-    if (!model.owns(tensor)) continue;
+    // One that is not placed owns all, but for modules of a placed model.
+    if (!model.owns(tensor) || server::is_foreign(tensor)) continue;
     if (tensor.layout() != at::kStrided) offer.problem = names[0] + " is no dense tensor";
     offer.tensors.push_back({names[0], tensor.scalar_type(), whole->sizes(tensor)});
     values.push_back(tensor);
@@ -140,6 +145,7 @@ class ModelLoad {
   }
 
   const LoadResult& result() const { return plan_.result; }
+  std::uint64_t fingerprint() const { return exchange_->fingerprint(); }
 
   /// Returns true if values wait for the model's placement.
   bool write() {
@@ -151,12 +157,24 @@ class ModelLoad {
       // Copies of small buffers take them too.
       return !deferred::is_delayed(tensor) && !server::is_foreign(tensor);
     });
+    const auto overlapping = sharing_memory(now);
+    Targets held_back;  // values of tensors that share memory: the model's order counts
     exchange_->deliver(wanted(now), [&](std::size_t source, const at::Tensor& values) {
       const auto& target = now.at(source);
-      checkpoint::store(target, whole_.own_part(target, values));
+      const auto own = whole_.own_part(target, values);
+      if (overlapping.contains(source)) {
+        held_back.emplace(source, d2d::independent_copy(own));
+      } else {
+        checkpoint::store(target, own);
+      }
     });
-    for (const auto& [source, target] : later) {
+    for (const std::size_t source : in_order(held_back)) {
+      checkpoint::store(now.at(source), held_back.at(source));
+    }
+    for (const std::size_t source : in_order(later)) {
+      const auto& target = later.at(source);
       deferred::LaterValues values(target, exchange_->tensors()[source].dtype);
+      const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
       checkpoint::store(target, values.take_stand_in());
       waiting_.emplace(source, Waiting{target, std::move(values)});
     }
@@ -190,6 +208,28 @@ class ModelLoad {
       if (source && wants(tensors_[i].tensor)) chosen.emplace(*source, tensors_[i].tensor);
     }
     return chosen;
+  }
+  /// Returns the sources of `some` in the order of the model's tensors.
+  std::vector<std::size_t> in_order(const Targets& some) const {
+    std::vector<std::size_t> sources;
+    for (const auto& source : plan_.sources) {
+      if (source && some.contains(*source)) sources.push_back(*source);
+    }
+    return sources;
+  }
+  /// Returns the sources of those that have a storage in common with others.
+  static std::set<std::size_t> sharing_memory(const Targets& targets) {
+    std::map<const void*, std::vector<std::size_t>> by_storage;
+    for (const auto& [source, target] : targets) {
+      if (target.has_storage()) {
+        by_storage[target.storage().unsafeGetStorageImpl()].push_back(source);
+      }
+    }
+    std::set<std::size_t> shared;
+    for (const auto& [storage, sources] : by_storage) {
+      if (sources.size() > 1) shared.insert(sources.begin(), sources.end());
+    }
+    return shared;
   }
   std::vector<bool> wanted(const Targets& targets) const {
     std::vector<bool> wanted(exchange_->tensors().size());
@@ -238,6 +278,27 @@ d2d::Communicator model_holders(const Rank& rank) {
   return rank.groups().of(rank.topology().tp_size() > 1 ? Group::kMp : Group::kPp);
 }
 
+void agree_with_replicas(const Rank& rank, bool placed, const std::exception_ptr& problem,
+                         const std::function<std::uint64_t()>& fingerprint, const char* what) {
+  const bool alike = placed || rank.config().initial_values == "equal";
+  if (rank.groups().num_replicas() == 1 || !alike) {
+    if (problem) std::rethrow_exception(problem);
+    return;
+  }
+  std::uint64_t own = 0;
+  auto own_problem = problem;
+  if (!problem) own_problem = checkpoint::attempt([&] { own = fingerprint(); });
+  const auto replicas = rank.groups().replicas();
+  checkpoint::agree(replicas, own_problem, what);
+  const auto all = gather_values(replicas, own, what);
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    SMP_REQUIRE(all[i] == all[0], what, ": the replicas of ranks ", replicas.members()[0], " and ",
+                replicas.members()[static_cast<int>(i)],
+                " load different tensors or values, and would be trained apart; give all replicas "
+                "the same. Nothing was loaded");
+  }
+}
+
 void gather_model(const DistributedModelBase& model, const std::vector<NamedTensor>& tensors,
                   int pp_rank, const std::exception_ptr& problem, const char* what,
                   const std::function<void(std::size_t, const at::Tensor&)>& take) {
@@ -258,8 +319,12 @@ void gather_model(const DistributedModelBase& model, const std::vector<NamedTens
 
 LoadResult load_model(DistributedModelBase& model, Offer offer, bool strict, const char* what) {
   auto& rank = between_steps(what);
-  const auto load =
-      std::make_shared<ModelLoad>(model, model_holders(rank), std::move(offer), strict, what);
+  std::shared_ptr<ModelLoad> load;
+  const auto problem = checkpoint::attempt([&] {
+    load = std::make_shared<ModelLoad>(model, model_holders(rank), std::move(offer), strict, what);
+  });
+  agree_with_replicas(
+      rank, model.partitioned(), problem, [&] { return load->fingerprint(); }, what);
   if (load->write()) before_values(model, [load] { load->bring(); });
   return load->result();
 }

@@ -20,6 +20,14 @@ Rank& between_steps(const char* what);
 /// Ranks that together hold one copy of a model, slices of distributed modules included.
 d2d::Communicator model_holders(const Rank& rank);
 
+/// Throws on every rank of all replicas if one of them has a `problem`, or if they load other
+/// values: they would be trained apart. Before placement replicas may load what they like where
+/// the first one's values count (initial_values). All ranks of all replicas call it.
+/// @param problem      alike on all ranks of a replica
+/// @param fingerprint  of what this replica loads; collective over its ranks
+void agree_with_replicas(const Rank& rank, bool placed, const std::exception_ptr& problem,
+                         const std::function<std::uint64_t()>& fingerprint, const char* what);
+
 /// Gives `take` the values of every parameter and buffer of `model`, once, by its number in
 /// tensors_of(), on `pp_rank` or on all stages (kAllPpRanks). Tensors that this rank owns are
 /// passed themselves, others are new; slices are joined to whole tensors by all ranks that hold
@@ -31,9 +39,9 @@ void gather_model(const DistributedModelBase& model,
                   const std::function<void(std::size_t, const at::Tensor&)>& take);
 
 /// Loads what the ranks of model_holders() offer into `model`; each takes what it holds. Everything
-/// is checked on all of them before anything is written. Tensors that have no values yet take their
-/// place in the order of the program, and get the values of now at placement. All of these ranks
-/// call it.
+/// is checked on all of them, and in all replicas, before anything is written. Tensors that have no
+/// values yet take their place in the order of the program, and get the values of now at placement.
+/// All of these ranks call it.
 LoadResult load_model(DistributedModelBase& model, checkpoint::Offer offer, bool strict,
                       const char* what);
 

@@ -6,6 +6,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -47,6 +48,8 @@ class OptimizerLoad {
   OptimizerLoad(const DistributedModelBase& model, torch::optim::Optimizer& optimizer,
                 const d2d::Communicator& ranks, const StateDict& dict);
 
+  /// Returns a hash of the dicts. Collective.
+  std::uint64_t fingerprint() const { return exchange_.fingerprint(); }
   /// Sets the options of all groups. Tells nobody, and does not suspend.
   void set_options(torch::optim::Optimizer& optimizer) const;
   /// Brings the state of the parameters that `optimizer` has on this rank, but for those that were

@@ -149,8 +149,14 @@ void load_optimizer_state_dict(DistributedModelBase& model, OptimizerShare& shar
   const PublicCall call("smp::load_optimizer_state_dict");
   auto& rank = between_steps("load_optimizer_state_dict");
   auto& optimizer = share.shared_out();
-  const auto load =
-      std::make_shared<OptimizerLoad>(model, optimizer, state_holders(model_holders(rank)), dict);
+  std::shared_ptr<OptimizerLoad> load;
+  const auto problem = checkpoint::attempt([&] {
+    load =
+        std::make_shared<OptimizerLoad>(model, optimizer, state_holders(model_holders(rank)), dict);
+  });
+  agree_with_replicas(
+      rank, model.partitioned(), problem, [&] { return load->fingerprint(); },
+      "load_optimizer_state_dict");
   if (!model.partitioned()) {
     load->set_options(optimizer);
     share.load_at_placement(model, [load](Optimizer& own, MasterWeights& masters) {

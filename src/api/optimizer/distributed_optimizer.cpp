@@ -153,7 +153,7 @@ struct OptimizerShare::State {
   void follow_groups(const SessionParts& session);
   void put(const std::shared_ptr<const Load>& load);
   void put_all();
-  std::size_t num_parameters() const;
+  std::vector<const void*> parameters() const;
   void find_strangers(Rank& rank, const PlacedParameters& models);
   void slice(const SessionParts& session);
   void shard(Replicas& replicas, const PlacedParameters& models);
@@ -166,9 +166,9 @@ struct OptimizerShare::State {
   std::vector<at::Tensor> stepped(const Rank& rank) const;
 
   std::shared_ptr<torch::optim::Optimizer> optimizer;
-  std::vector<Stranger> strangers;    // in order of the groups
-  std::vector<at::Tensor> sharded;    // parameters of the stage, of which replicas step shares
-  std::optional<std::size_t> shared;  // of parameters, when the groups were shared out last
+  std::vector<Stranger> strangers;  // in order of the groups
+  std::vector<at::Tensor> sharded;  // parameters of the stage, of which replicas step shares
+  std::optional<std::vector<const void*>> shared;  // parameters when the groups were shared out
   std::vector<std::shared_ptr<const Load>> loads;  // that wait for placement, in their order
   MasterWeights masters;                           // of parameters that this rank steps
   std::shared_ptr<const std::function<void()>> before_step;
@@ -289,10 +289,12 @@ void OptimizerShare::State::find_strangers(Rank& rank, const PlacedParameters& m
   }
 }
 
-std::size_t OptimizerShare::State::num_parameters() const {
-  std::size_t count = 0;
-  for (const auto& group : optimizer->param_groups()) count += group.params().size();
-  return count;
+std::vector<const void*> OptimizerShare::State::parameters() const {
+  std::vector<const void*> all;
+  for (const auto& group : optimizer->param_groups()) {
+    for (const auto& parameter : group.params()) all.push_back(parameter.unsafeGetTensorImpl());
+  }
+  return all;
 }
 
 /// Shares the groups out, once a model is placed; more models may be later.
@@ -305,12 +307,12 @@ void OptimizerShare::State::follow_placement(const SessionParts& session) {
   const auto& topology = session.rank.topology();
   divided = topology.pp_size() > 1 || topology.tp_size() > 1 || !sharded.empty();
   find_strangers(session.rank, models);
-  shared = num_parameters();
+  shared = parameters();
 }
 
-/// Shares out what the program has added to the groups since, alike on every rank.
+/// Shares out what the program has put into the groups since, alike on every rank.
 void OptimizerShare::State::follow_groups(const SessionParts& session) {
-  if (!shared || *shared == num_parameters()) return;
+  if (!shared || *shared == parameters()) return;
   refuse_dropped(session.rank, *optimizer);
   follow_placement(session);
 }

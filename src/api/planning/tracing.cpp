@@ -93,7 +93,7 @@ class Attempts final : public server::StepEngine {
   /// Goes on with shapes alone, if the body may have needed values that are on other ranks.
   /// @return whether it does
   bool go_on_without_values() {
-    if (meta_ || rank_.server().foreign().all().empty()) return false;
+    if (without_values_ || rank_.server().foreign().all().empty()) return false;
     return meta_ = without_values_ = true;
   }
 

@@ -341,7 +341,10 @@ void DistributedModelBase::bring_values(const SessionState& session,
   for (auto* model : session.models()) {
     auto& waiting = model->state_->before_values;
     if (waiting.empty() || (model != &placed && !share_parts(*model, placed))) continue;
-    for (const auto& bring : std::exchange(waiting, {})) bring();
+    while (!waiting.empty()) {  // one that fails stays, so that another try fails as well
+      waiting.front()();
+      waiting.erase(waiting.begin());
+    }
   }
 }
 

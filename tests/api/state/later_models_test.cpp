@@ -262,6 +262,16 @@ TEST(LaterModels, MayHaveDelayedInitialisation) {
   expect_as_in_one_process(program);
 }
 
+/// Its trial needs values of the first, which are on other ranks, and has none of its own.
+TEST(LaterModels, MayHaveDelayedInitialisationAndUseAPlacedOne) {
+  const auto both = [](const Forwards& models, const Tensor& x) {
+    return models.b(models.a(x)).pow(2).mean();
+  };
+  Program program{{use_a, both, use_c}, kOneAfterAnother};
+  program.delayed = true;
+  expect_as_in_one_process(program);
+}
+
 TEST(LaterModels, MayComeWithAnEvaluation) {
   const std::vector<Act> acts{{0, false}, {0}, {1, false}, {1}, {2, false}, {1}, {2}};
   expect_as_in_one_process({{use_a, use_b, use_c}, acts});

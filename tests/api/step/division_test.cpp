@@ -277,7 +277,7 @@ TEST(Division, AnEarlierCallTellsOfAListAloneToo) {
 /// A label for each: the tensors are no columns, though they have one shape.
 TEST(Division, AListBesideAListOfTensorsMakesItDoubtful) {
   const std::vector<Tensor> sequences(8, of_shape({128}));
-  EXPECT_THAT(Called().refusal_of(sequences, Numbers(8)), HasSubstr("128 or 8 rows"));
+  EXPECT_THAT(Called().refusal_of(sequences, Numbers(8)), HasSubstr("8 or 128 rows"));
   const auto columns = Called().with(sequences);
   EXPECT_EQ(columns->rows(), 128);
   EXPECT_THAT(columns->division().doubtful(), ElementsAre(AllOf(HasSubstr("taken for a column"),
