@@ -50,7 +50,8 @@ struct SMP_API Config {
   /// float16, steps these, and rounds them to the parameters. Not together with the one above.
   bool master_weights = false;
   /// If true, gradients of parameters of 16 bits are added over the microbatches of a step in
-  /// float32, and rounded into `.grad`. Takes 4 bytes a parameter during a step.
+  /// float32, and rounded into `.grad`. Takes 4 bytes a parameter during a step. Other name of the
+  /// key: `_fp32_grad_accumulation`.
   bool fp32_grad_accumulation = true;
   /// Mapping of (replica D, stage P, tensor T) to ranks: a permutation of the three letters, whose
   /// right-most letter varies fastest, or "cluster" (DPT), or "spread" (TPD).

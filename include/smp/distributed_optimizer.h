@@ -8,7 +8,6 @@
 #include <memory>
 #include <type_traits>
 #include <typeinfo>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -19,9 +18,6 @@
 namespace smp {
 
 namespace detail {
-
-/// The float32 values that were rounded to parameters of 16 bits, by TensorImpl of the parameter.
-using MasterWeights = std::unordered_map<const void*, at::Tensor>;
 
 /// Makes a LibTorch optimizer one of several ranks that share a model. Threads: the rank's.
 class SMP_API OptimizerShare {
@@ -48,9 +44,7 @@ class SMP_API OptimizerShare {
   /// Calls `put`, which puts state into the optimizer, when `model` is placed; before that, as soon
   /// as somebody needs the state. Loads come in the order of these calls.
   void load_at_placement(DistributedModelBase& model,
-                         std::function<void(torch::optim::Optimizer&, MasterWeights&)> put);
-  /// The float32 values behind parameters of 16 bits that this rank steps (`master_weights`).
-  MasterWeights& masters();
+                         std::function<void(torch::optim::Optimizer&)> put);
 
  private:
   struct State;

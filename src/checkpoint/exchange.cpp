@@ -206,14 +206,18 @@ at::Tensor Exchange::on_all(const Given& given) const {
   return ranks_.broadcast_tensor(values, info.sizes, info.dtype, ranks_.members()[given.position]);
 }
 
-/// Whoever gives a tensor first hashes it. Ranks may have listed names in another order elsewhere.
-std::uint64_t Exchange::fingerprint() const {
+/// Those that give tensors take turns in reading them. Elsewhere ranks may list them in another
+/// order.
+std::uint64_t Exchange::fingerprint(const std::vector<bool>& chosen) const {
   std::vector<std::uint64_t> own(tensors_.size());
   agree(attempt([&] {
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      int giver = 0;
-      while (!gives(giver, i)) ++giver;
-      if (giver == ranks_.rank()) own[i] = d2d::value_hash(own_values(i));
+      std::vector<int> givers;
+      for (int r = 0; r < ranks_.size(); ++r) {
+        if (gives(r, i)) givers.push_back(r);
+      }
+      const bool reads = givers[i % givers.size()] == ranks_.rank();
+      if (chosen[i] && reads) own[i] = d2d::value_hash(own_values(i));
     }
   }));
   std::vector<std::uint64_t> hashes(tensors_.size());
@@ -224,6 +228,7 @@ std::uint64_t Exchange::fingerprint() const {
   }
   std::uint64_t all = 0;
   for (std::size_t i = 0; i < hashes.size(); ++i) {
+    if (!chosen[i]) continue;
     auto hash = base::mix_key(hashes[i], tensors_[i].name);
     hash = base::mix_key(hash, static_cast<std::uint64_t>(tensors_[i].dtype));
     for (const auto size : tensors_[i].sizes) {

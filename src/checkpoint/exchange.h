@@ -75,9 +75,9 @@ class Exchange {
   /// @throws UsageError  naming two names, ranks and values that differ.
   void require_same(const std::vector<SameValues>& groups);
 
-  /// Returns a hash of all tensors() with their values, equal on all ranks. @throws what reading
-  /// does, on all of them.
-  std::uint64_t fingerprint() const;
+  /// Returns a hash of those of tensors() that are `chosen`, with their values; equal on all ranks,
+  /// which all choose the same. @throws what reading does, on all of them.
+  std::uint64_t fingerprint(const std::vector<bool>& chosen) const;
 
   /// Returns an exchange of the tensors that are `wanted` by any rank, with the values of now,
   /// whatever becomes of what was offered. Each is kept by one of the ranks that have it, so that

@@ -288,7 +288,8 @@ std::vector<FutureKey> make_future_keys() {
       off("horovod", "data parallelism by Horovod (ddp does it)"),
       off("deterministic_server", "one order of requests in all replicas"),
       off("fp16_params",
-          "parameters of 16 bits by this key (master_weights does it for a model of float16)"),
+          "parameters of 16 bits by this key (master_weights does it, without a scaler, for a "
+          "model of float16)"),
       off("checkpoint_attentions",
           "activation checkpointing by this key (checkpoint_modules does it)"),
       off("_match_weights", "a comparison of distributed modules with those that they replace"),

@@ -84,7 +84,25 @@ std::unique_lock<std::mutex> lock_recipes() {
 
 /// True if `op` needs no values of delayed tensors, or gives none.
 bool needs_shapes_only(const OperatorHandle& op, const Stack& stack) {
-  return asks_for_shapes_of_others(op) || (asks(op) && is_recordable(op, stack));
+  if (asks(op) && is_recordable(op, stack)) return true;
+  const auto& first = stack[first_argument(op, stack)];
+  return asks_for_shapes_of_others(op) &&
+         (asks(op) || (first.isTensor() && !is_delayed(first.toTensor())));
+}
+
+/// Views a delayed tensor in the shape of another by the operator that takes a shape, which is put
+/// off. Returns false, with the stack as it was, if `op` does something else.
+bool view_by_shape(const OperatorHandle& op, Stack& stack) {
+  const auto& name = op.schema().name();
+  const bool view = name == "aten::view_as", reshape = name == "aten::reshape_as";
+  if (!view && !reshape && name != "aten::expand_as") return false;
+  const auto first = first_argument(op, stack);
+  const auto self = stack[first].toTensor();
+  if (!is_delayed(self)) return false;
+  const auto sizes = stack[first + 1].toTensor().sizes().vec();
+  torch::jit::drop(stack, 2);
+  stack.emplace_back(view ? self.view(sizes) : reshape ? self.reshape(sizes) : self.expand(sizes));
+  return true;
 }
 
 /// Puts tensors of the same shape and type in the place of delayed ones, but for the first if it
@@ -129,6 +147,7 @@ void Recorder::run(const OperatorHandle& op, Stack& stack) {
 }
 
 void Recorder::run_outside(const OperatorHandle& op, Stack& stack) {
+  if (view_by_shape(op, stack)) return;
   auto lock = lock_recipes();
   fill_placed(op, stack);
   const auto arguments = look_at(op, stack);

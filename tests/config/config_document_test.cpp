@@ -22,7 +22,7 @@ struct DocumentedField {
 
 /// Those of smp::Config, as its header declares them.
 std::vector<DocumentedField> documented_fields() {
-  static const std::regex kComment(" *///(.*)"), kField("  [a-z].* ([a-z_]+) = .*;");
+  static const std::regex kComment(" *///(.*)"), kField("  [a-z].* ([a-z0-9_]+) = .*;");
   std::vector<DocumentedField> fields;
   std::string comment;
   std::istringstream header(read_file(support::source_file("include/smp/config.h")));

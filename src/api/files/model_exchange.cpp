@@ -145,7 +145,19 @@ class ModelLoad {
   }
 
   const LoadResult& result() const { return plan_.result; }
-  std::uint64_t fingerprint() const { return exchange_->fingerprint(); }
+  /// Returns a hash of what is loaded into parameters; replicas have buffers of their own.
+  std::uint64_t fingerprint() const {
+    std::unordered_set<const void*> parameters;
+    for (const auto& parameter : model_.base_module().parameters()) {
+      parameters.insert(parameter.unsafeGetTensorImpl());
+    }
+    std::vector<bool> chosen(exchange_->tensors().size());
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const bool counts = parameters.contains(tensors_[i].tensor.unsafeGetTensorImpl());
+      if (counts && plan_.sources[i]) chosen[*plan_.sources[i]] = true;
+    }
+    return exchange_->fingerprint(chosen);
+  }
 
   /// Returns true if values wait for the model's placement.
   bool write() {
@@ -278,10 +290,9 @@ d2d::Communicator model_holders(const Rank& rank) {
   return rank.groups().of(rank.topology().tp_size() > 1 ? Group::kMp : Group::kPp);
 }
 
-void agree_with_replicas(const Rank& rank, bool placed, const std::exception_ptr& problem,
+void agree_with_replicas(const Rank& rank, const std::exception_ptr& problem,
                          const std::function<std::uint64_t()>& fingerprint, const char* what) {
-  const bool alike = placed || rank.config().initial_values == "equal";
-  if (rank.groups().num_replicas() == 1 || !alike) {
+  if (rank.groups().num_replicas() == 1 || rank.config().initial_values != "equal") {
     if (problem) std::rethrow_exception(problem);
     return;
   }
@@ -294,8 +305,8 @@ void agree_with_replicas(const Rank& rank, bool placed, const std::exception_ptr
   for (std::size_t i = 1; i < all.size(); ++i) {
     SMP_REQUIRE(all[i] == all[0], what, ": the replicas of ranks ", replicas.members()[0], " and ",
                 replicas.members()[static_cast<int>(i)],
-                " load different tensors or values, and would be trained apart; give all replicas "
-                "the same. Nothing was loaded");
+                " load different parameters, and would be trained apart; give all replicas the "
+                "same, or set initial_values = first if they are to differ. Nothing was loaded");
   }
 }
 
@@ -324,7 +335,7 @@ LoadResult load_model(DistributedModelBase& model, Offer offer, bool strict, con
     load = std::make_shared<ModelLoad>(model, model_holders(rank), std::move(offer), strict, what);
   });
   agree_with_replicas(
-      rank, model.partitioned(), problem, [&] { return load->fingerprint(); }, what);
+      rank, problem, [&] { return load->fingerprint(); }, what);
   if (load->write()) before_values(model, [load] { load->bring(); });
   return load->result();
 }

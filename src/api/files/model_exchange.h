@@ -21,11 +21,11 @@ Rank& between_steps(const char* what);
 d2d::Communicator model_holders(const Rank& rank);
 
 /// Throws on every rank of all replicas if one of them has a `problem`, or if they load other
-/// values: they would be trained apart. Before placement replicas may load what they like where
-/// the first one's values count (initial_values). All ranks of all replicas call it.
+/// values: they would be trained apart. Where the first one's values count, or replicas are to
+/// differ (initial_values = first), each loads what it likes. All ranks of all replicas call it.
 /// @param problem      alike on all ranks of a replica
 /// @param fingerprint  of what this replica loads; collective over its ranks
-void agree_with_replicas(const Rank& rank, bool placed, const std::exception_ptr& problem,
+void agree_with_replicas(const Rank& rank, const std::exception_ptr& problem,
                          const std::function<std::uint64_t()>& fingerprint, const char* what);
 
 /// Gives `take` the values of every parameter and buffer of `model`, once, by its number in

@@ -14,6 +14,7 @@
 #include "api/rank/exchange.h"
 #include "api/rank/rank.h"
 #include "api/state/optimizer_fields.h"
+#include "api/state/session_state.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/machine/home_device.h"
@@ -415,9 +416,8 @@ OptimizerLoad::NewState OptimizerLoad::fetch(Optimizer& optimizer) {
     exchange_.deliver(wanted, [&](std::size_t i, const at::Tensor& value) {
       const auto& parameter = here.at(entries_[i].parameter);
       if (entries_[i].field == kMasterField) {
-        all.masters.emplace(
-            parameter.unsafeGetTensorImpl(),
-            state_like(parameter, at::kFloat).copy_(whole_.own_part(parameter, value)));
+        all.masters.emplace_back(
+            parameter, state_like(parameter, at::kFloat).copy_(whole_.own_part(parameter, value)));
         return;
       }
       auto& state = made[entries_[i].parameter];
@@ -442,22 +442,23 @@ OptimizerLoad::NewState OptimizerLoad::fetch(Optimizer& optimizer) {
                          .fill_(options.at("initial_accumulator_value")));
         }
       }
-      all.states.emplace_back(parameter.unsafeGetTensorImpl(), std::move(state));
+      all.states.emplace_back(parameter, std::move(state));
     }
   });
   return all;
 }
 
-void OptimizerLoad::put(Optimizer& optimizer, detail::MasterWeights& masters, NewState state) {
+void OptimizerLoad::put(Optimizer& optimizer, NewState state) {
+  auto& masters = SessionState::current().masters();
   for (auto& [parameter, own] : state.states) {
-    masters.erase(parameter);
+    masters.forget(parameter);
     if (own) {
-      optimizer.state()[parameter] = std::move(own);
+      optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(own);
     } else {
-      optimizer.state().erase(parameter);
+      optimizer.state().erase(parameter.unsafeGetTensorImpl());
     }
   }
-  masters.merge(state.masters);
+  for (auto& [parameter, values] : state.masters) masters.set(parameter, std::move(values));
 }
 
 }  // namespace smp

@@ -19,7 +19,6 @@
 #include "checkpoint/exchange.h"
 #include "checkpoint/group_match.h"
 #include "d2d/collectives/communicator.h"
-#include "smp/distributed_optimizer.h"
 #include "smp/state_dict.h"
 
 namespace smp {
@@ -36,10 +35,10 @@ ParameterNames names_on_all(const d2d::Communicator& ranks, const DistributedMod
 /// Threads: the rank's; suspends.
 class OptimizerLoad {
  public:
-  /// State of the parameters that are on this rank, by TensorImpl; nullptr: none.
+  /// State of the parameters that are on this rank; nullptr: none.
   struct NewState {
-    std::vector<std::pair<void*, std::unique_ptr<torch::optim::OptimizerParamState>>> states;
-    detail::MasterWeights masters;
+    std::vector<std::pair<at::Tensor, std::unique_ptr<torch::optim::OptimizerParamState>>> states;
+    std::vector<std::pair<at::Tensor, at::Tensor>> masters;  ///< of parameters
   };
 
   /// Checks the dicts that the ranks of `ranks` give against `optimizer`; changes nothing.
@@ -49,15 +48,16 @@ class OptimizerLoad {
                 const d2d::Communicator& ranks, const StateDict& dict);
 
   /// Returns a hash of the dicts. Collective.
-  std::uint64_t fingerprint() const { return exchange_.fingerprint(); }
+  std::uint64_t fingerprint() const {
+    return exchange_.fingerprint(std::vector<bool>(exchange_.tensors().size(), true));
+  }
   /// Sets the options of all groups. Tells nobody, and does not suspend.
   void set_options(torch::optim::Optimizer& optimizer) const;
   /// Brings the state of the parameters that `optimizer` has on this rank, but for those that were
   /// added to it since. @throws as checkpoint::Exchange::deliver()
   NewState fetch(torch::optim::Optimizer& optimizer);
   /// Puts it in; masters of parameters that the dict has none of go.
-  static void put(torch::optim::Optimizer& optimizer, detail::MasterWeights& masters,
-                  NewState state);
+  static void put(torch::optim::Optimizer& optimizer, NewState state);
 
  private:
   using Fields = std::map<std::string, std::map<std::string, std::string>>;  // see check_states()

@@ -16,6 +16,7 @@
 #include "api/rank/rank.h"
 #include "api/replicas/replicas.h"
 #include "api/state/optimizer_fields.h"
+#include "api/state/session_state.h"
 #include "checkpoint/exchange.h"
 #include "deferred/delayed_tensors.h"
 #include "smp/checkpoint.h"
@@ -63,12 +64,12 @@ StateDict local_state(const ParameterNames& names, Optimizer& optimizer,
     add_groups(kind, names, optimizer, dict);
     for (const auto& group : optimizer.param_groups()) {
       for (const auto& parameter : group.params()) {
-        const auto master = masters.find(parameter.unsafeGetTensorImpl());
-        if (master != masters.end()) {
+        const auto master = masters.of(parameter);
+        if (master.defined() && at::isReducedFloatingType(parameter.scalar_type())) {
           dict.insert(
               OptimizerEntry{Kind::kState, 0, names.of(parameter), std::string(kMasterField)}
                   .name(),
-              master->second);
+              master);
         }
         const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
         if (found == optimizer.state().end() || !found->second) continue;
@@ -129,7 +130,7 @@ StateDict optimizer_state_dict(const DistributedModelBase& model, OptimizerShare
   auto& optimizer = share.up_to_date();
   const auto holders = state_holders(rank.groups().of(Group::kPp));
   const auto names = names_on_all(holders, model, optimizer, kWhat);
-  const auto local = local_state(names, optimizer, share.masters());
+  const auto local = local_state(names, optimizer, SessionState::current().masters());
   checkpoint::Exchange exchange(
       holders, whole_offer(local, names, std::make_shared<const WholeTensors>(rank, model)), kWhat);
   const bool is_target = pp_rank == kAllPpRanks || rank.pp_rank() == PpRank(pp_rank);
@@ -155,18 +156,16 @@ void load_optimizer_state_dict(DistributedModelBase& model, OptimizerShare& shar
         std::make_shared<OptimizerLoad>(model, optimizer, state_holders(model_holders(rank)), dict);
   });
   agree_with_replicas(
-      rank, model.partitioned(), problem, [&] { return load->fingerprint(); },
-      "load_optimizer_state_dict");
+      rank, problem, [&] { return load->fingerprint(); }, "load_optimizer_state_dict");
   if (!model.partitioned()) {
     load->set_options(optimizer);
-    share.load_at_placement(model, [load](Optimizer& own, MasterWeights& masters) {
-      OptimizerLoad::put(own, masters, load->fetch(own));
-    });
+    share.load_at_placement(model,
+                            [load](Optimizer& own) { OptimizerLoad::put(own, load->fetch(own)); });
     return;
   }
   auto state = load->fetch(optimizer);
   load->set_options(optimizer);
-  OptimizerLoad::put(optimizer, share.masters(), std::move(state));
+  OptimizerLoad::put(optimizer, std::move(state));
 }
 
 }  // namespace smp::detail

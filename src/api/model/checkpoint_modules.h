@@ -2,17 +2,14 @@
 // checkpoint_modules).
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "api/model/describe_model.h"
+#include "api/model/module_types.h"
 
 namespace smp {
 
-/// Marks the modules of these types (module_types.h), as smp::set_activation_checkpointing does.
-/// @param types  names with commas between them
-/// @throws UsageError        no module of any model is of such a type; names the nearest.
-/// @throws UnsupportedError  as smp::set_activation_checkpointing
-void checkpoint_modules(const std::vector<ModelDescription*>& models, const std::string& types);
+/// Marks the modules of these types. @throws as smp::set_activation_checkpointing()
+void checkpoint_modules(const std::vector<ModelDescription*>& models, const ModuleTypes& types);
 
 }  // namespace smp

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 
-#include "api/model/module_types.h"
 #include "base/check.h"
 
 namespace smp {
@@ -27,11 +26,8 @@ void keep_whole(ModelDescription& model, const ModuleTypes& types) {
 
 }  // namespace
 
-void keep_whole(const std::vector<ModelDescription*>& models, const std::string& types) {
-  const ModuleTypes wanted("keep_whole", types);
-  if (wanted.empty()) return;
-  wanted.require_known(models);
-  for (auto* model : models) keep_whole(*model, wanted);
+void keep_whole(const std::vector<ModelDescription*>& models, const ModuleTypes& types) {
+  for (auto* model : models) keep_whole(*model, types);
 }
 
 }  // namespace smp

@@ -44,10 +44,12 @@ bool ModuleTypes::contain(const torch::nn::Module& module) const {
   return types_.contains(name_of(module));
 }
 
-void ModuleTypes::require_known(const std::vector<ModelDescription*>& models) const {
+void ModuleTypes::require_known(const std::vector<const torch::nn::Module*>& models) const {
   std::set<std::string> known;
   for (const auto* model : models) {
-    for (const auto* module : model->modules) known.insert(name_of(*module));
+    known.insert(name_of(*model));
+    for (const auto& module : model->modules(/*include_self=*/false))
+      known.insert(name_of(*module));
   }
   for (const auto& type : types_) {
     SMP_REQUIRE(known.contains(type), key_, ": no module is a \"", type, "\"",

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "api/model/describe_model.h"
+namespace torch::nn {
+class Module;
+}
 
 namespace smp {
 
@@ -16,9 +18,8 @@ class ModuleTypes {
   /// @param types  names with commas between them
   ModuleTypes(std::string key, const std::string& types);
 
-  bool empty() const noexcept { return types_.empty(); }
-  /// @throws UsageError  no module of any model is of one of these types; names the nearest.
-  void require_known(const std::vector<ModelDescription*>& models) const;
+  /// @throws UsageError  no module of any of `models` is of one of these types; names the nearest.
+  void require_known(const std::vector<const torch::nn::Module*>& models) const;
   bool contain(const torch::nn::Module& module) const;
 
   /// Returns "Attention" for an object of "(anonymous namespace)::t5::AttentionImpl".

@@ -141,7 +141,7 @@ struct OptimizerShare::State {
     int holder = -1;  // the stage that steps it; -1: none yet
   };
   /// State that was loaded before there is a place for it.
-  using Load = std::function<void(torch::optim::Optimizer&, MasterWeights&)>;
+  using Load = std::function<void(torch::optim::Optimizer&)>;
 
   explicit State(std::shared_ptr<torch::optim::Optimizer> wrapped)
       : optimizer(std::move(wrapped)) {}
@@ -170,7 +170,6 @@ struct OptimizerShare::State {
   std::vector<at::Tensor> sharded;  // parameters of the stage, of which replicas step shares
   std::optional<std::vector<const void*>> shared;  // parameters when the groups were shared out
   std::vector<std::shared_ptr<const Load>> loads;  // that wait for placement, in their order
-  MasterWeights masters;                           // of parameters that this rank steps
   std::shared_ptr<const std::function<void()>> before_step;
   bool stepping = false;  // in OptimizerShare::step()
   bool divided = false;   // ranks have different parts of the groups or their state
@@ -196,6 +195,11 @@ void OptimizerShare::State::require_whole_step() const {
 void OptimizerShare::State::require_whole_state(const char* action) {
   const auto* const rank = Rank::find_current();
   if (rank == nullptr) return;
+  SMP_REQUIRE(!rank->config().master_weights, "rank ", rank->topology().rank(), ": ", action,
+              " of the LibTorch optimizer in an smp::DistributedOptimizer would leave out the "
+              "float32 values of parameters of 16 bits (master_weights); call "
+              "smp::optimizer_state_dict() and smp::load_optimizer_state_dict() on every rank, and "
+              "write the dict with smp::save_safetensors()");
   SMP_REQUIRE(!divided, "rank ", rank->topology().rank(), ": ", action,
               " of the LibTorch optimizer in an smp::DistributedOptimizer: this rank steps a "
               "part of the parameters, and each rank would write another part into the file, or "
@@ -212,7 +216,7 @@ void OptimizerShare::State::require_whole_state(const char* action) {
 
 void OptimizerShare::State::forget(const at::Tensor& parameter) {
   optimizer->state().erase(parameter.unsafeGetTensorImpl());
-  masters.erase(parameter.unsafeGetTensorImpl());
+  if (auto* const state = SessionState::find_current()) state->masters().forget(parameter);
 }
 
 /// Takes out of `group` whatever others step, together with its state, which some optimizers are
@@ -319,7 +323,7 @@ void OptimizerShare::State::follow_groups(const SessionParts& session) {
 
 /// Puts in a load, unless that was done.
 void OptimizerShare::State::put(const std::shared_ptr<const Load>& load) {
-  if (std::erase(loads, load) > 0) (*load)(*optimizer, masters);
+  if (std::erase(loads, load) > 0) (*load)(*optimizer);
 }
 
 /// Puts in the loads that wait, which are the same on all ranks, while there is a session.
@@ -334,7 +338,7 @@ void OptimizerShare::State::step(const SessionParts& session) {
     optimizer->step();
     return;
   }
-  WideSteps(session, masters).run(*optimizer, [this] { optimizer->step(); });
+  WideSteps(session).run(*optimizer, [this] { optimizer->step(); });
 }
 
 static void require_outside_of_steps(const SessionParts* session, const char* what) {
@@ -515,8 +519,6 @@ torch::optim::Optimizer& OptimizerShare::up_to_date() {
   state_->put_all();
   return *state_->optimizer;
 }
-
-MasterWeights& OptimizerShare::masters() { return state_->masters; }
 
 void OptimizerShare::load_at_placement(DistributedModelBase& model, State::Load put) {
   const auto load = std::make_shared<const State::Load>(std::move(put));

@@ -25,8 +25,17 @@ namespace {
 
 using torch::optim::Optimizer;
 
-/// State that was made or loaded in 16 bits becomes float32.
-void widen(Optimizer& optimizer, torch::optim::OptimizerParamState& state) {
+/// State that was made or loaded in 16 bits becomes float32. Adagrad is built with a number in the
+/// parameter's type.
+void widen(Optimizer& optimizer, const torch::optim::OptimizerOptions& options,
+           torch::optim::OptimizerParamState& state) {
+  if (auto* const sums = dynamic_cast<torch::optim::AdagradParamState*>(&state)) {
+    const auto& adagrad = static_cast<const torch::optim::AdagradOptions&>(options);
+    if (sums->step() == 0 && sums->sum().scalar_type() != at::kFloat) {
+      sums->sum(at::full_like(sums->sum(), adagrad.initial_accumulator_value(),
+                              sums->sum().options().dtype(at::kFloat)));
+    }
+  }
   with_kind(optimizer, [&](auto kind) {
     each_state_field(static_cast<typename decltype(kind)::State&>(state),
                      [](const char*, auto& value) {
@@ -40,8 +49,9 @@ void widen(Optimizer& optimizer, torch::optim::OptimizerParamState& state) {
 /// While it lives, `wide` stands for `parameter` in the optimizer's state, with its gradient.
 class WideInPlace {
  public:
-  WideInPlace(Optimizer& optimizer, const at::Tensor& parameter, const at::Tensor& wide)
-      : optimizer_(optimizer), parameter_(parameter), wide_(wide) {
+  WideInPlace(Optimizer& optimizer, torch::optim::OptimizerParamGroup& group,
+              const at::Tensor& parameter, const at::Tensor& wide)
+      : optimizer_(optimizer), group_(group), parameter_(parameter), wide_(wide) {
     wide_.mutable_grad() = parameter.grad().detach().to(at::kFloat);
     move_state(parameter_, wide_);
   }
@@ -57,11 +67,12 @@ class WideInPlace {
     auto state = std::move(found->second);
     all.erase(found);
     if (state == nullptr) return;
-    widen(optimizer_, *state);
+    widen(optimizer_, group_.options(), *state);
     all[to.unsafeGetTensorImpl()] = std::move(state);
   }
 
   Optimizer& optimizer_;
+  torch::optim::OptimizerParamGroup& group_;
   const at::Tensor parameter_;
   at::Tensor wide_;
 };
@@ -137,6 +148,7 @@ void WideSteps::run(Optimizer& optimizer, c10::function_ref<void()> step) {
       "of others; that is known to be right for LibTorch's SGD, Adam, AdamW, Adagrad and RMSprop "
       "only");
   const at::NoGradGuard no_grad;
+  session_.state.masters().forget_gone();
   if (session_.rank.config().stochastic_rounding) {
     number_ = static_cast<std::uint64_t>(session_.state.take_rounding());
     find_identities(optimizer);
@@ -161,7 +173,7 @@ void WideSteps::step_one(Optimizer& optimizer, torch::optim::OptimizerParamGroup
                          const at::Tensor& parameter, c10::function_ref<void()> step) const {
   const auto wide = values_of(parameter);
   {
-    const WideInPlace in_place(optimizer, parameter, wide);
+    const WideInPlace in_place(optimizer, group, parameter, wide);
     group.params() = {wide};
     step();
     group.params().clear();
@@ -172,9 +184,8 @@ void WideSteps::step_one(Optimizer& optimizer, torch::optim::OptimizerParamGroup
 
 at::Tensor WideSteps::values_of(const at::Tensor& parameter) const {
   const auto wide = parameter.detach().to(at::kFloat).contiguous();
-  const auto master = masters_.find(parameter.unsafeGetTensorImpl());
-  if (master == masters_.end() || !session_.rank.config().master_weights) return wide;
-  const auto& kept = master->second;
+  const auto kept = session_.state.masters().of(parameter);
+  if (!kept.defined() || !session_.rank.config().master_weights) return wide;
   if (kept.sizes() != wide.sizes() || kept.device() != wide.device()) return wide;
   return at::where(kept.to(parameter.scalar_type()).eq(parameter.detach()), kept, wide);
 }
@@ -182,7 +193,7 @@ at::Tensor WideSteps::values_of(const at::Tensor& parameter) const {
 void WideSteps::round(const at::Tensor& wide, const at::Tensor& parameter) const {
   if (session_.rank.config().master_weights) {
     parameter.detach().copy_(wide);
-    masters_.insert_or_assign(parameter.unsafeGetTensorImpl(), wide);
+    session_.state.masters().set(parameter, wide);
     return;
   }
   const auto& identity = identities_.at(parameter.unsafeGetTensorImpl());

@@ -11,7 +11,6 @@
 #include <unordered_map>
 
 #include "precision/whole_index.h"
-#include "smp/distributed_optimizer.h"
 
 namespace smp {
 
@@ -32,9 +31,7 @@ struct SessionParts;
 /// Threads: the rank's, between steps.
 class WideSteps {
  public:
-  /// Both outlive this object.
-  WideSteps(const SessionParts& session, detail::MasterWeights& masters)
-      : session_(session), masters_(masters) {}
+  explicit WideSteps(const SessionParts& session) : session_(session) {}
 
   /// True if some setting asks for it.
   static bool wanted(const Config& config);
@@ -59,7 +56,6 @@ class WideSteps {
   void find_identities(const torch::optim::Optimizer& optimizer);
 
   const SessionParts& session_;
-  detail::MasterWeights& masters_;
   std::uint64_t number_ = 0;                              // of the optimizer's step
   std::unordered_map<const void*, Identity> identities_;  // for random bits
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/rank/shared_warnings.h"
+#include "api/state/master_weights.h"
 #include "api/state/step_facts.h"
 #include "api/state/step_kinds.h"
 #include "schedule/split_step.h"
@@ -51,6 +52,7 @@ class SessionState {
   /// What this rank does beside its models.
   StepFacts& facts() noexcept { return facts_; }
   SharedWarnings& warnings() noexcept { return warnings_; }
+  MasterWeights& masters() noexcept { return masters_; }
   /// On pp_rank 0.
   StepKinds& step_kinds() noexcept { return step_kinds_; }
   StepLooks& step_looks() noexcept { return step_looks_; }
@@ -75,6 +77,7 @@ class SessionState {
   std::int64_t roundings_ = 0;
   StepFacts facts_;
   SharedWarnings warnings_;
+  MasterWeights masters_;
   StepKinds step_kinds_;
   StepLooks step_looks_;
   std::vector<schedule::SplitStep> splits_;

@@ -264,8 +264,13 @@ void DistributedModelBase::place(const SessionParts& session,
     descriptions.push_back(&model->state_->description);
   }
   rank.reporting().report_once([&] {
-    keep_whole(descriptions, rank.config().keep_whole);
-    checkpoint_modules(descriptions, rank.config().checkpoint_modules);
+    const ModuleTypes whole("keep_whole", rank.config().keep_whole);
+    const ModuleTypes checkpointed("checkpoint_modules", rank.config().checkpoint_modules);
+    std::vector<const torch::nn::Module*> all;
+    for (const auto* model : session.state.models()) all.push_back(&model->base_module());
+    for (const auto* types : {&whole, &checkpointed}) types->require_known(all);
+    keep_whole(descriptions, whole);
+    checkpoint_modules(descriptions, checkpointed);
   });
   auto plans = [&] {
     const UntouchedSettings untouched(models);

@@ -243,6 +243,73 @@ TEST(MasterWeights, AreLostAloudAndNeverBypassed) {
   }
 }
 
+/// Masters belong to the parameter: what one optimizer moves, the next goes on from.
+TEST(MasterWeights, TwoOptimizersStepOneParameter) {
+  run_local(1,
+            [] {
+              nn::Linear net(4, 4);
+              {
+                const torch::NoGradGuard no_grad;
+                net->weight.fill_(1);
+              }
+              net->to(torch::kBFloat16);
+              DistributedModel model(net);
+              model.place();
+              DistributedOptimizer first(model, torch::optim::SGD(net->parameters(), 1e-4));
+              DistributedOptimizer second(model, torch::optim::SGD(net->parameters(), 1e-4));
+              for (int step = 0; step < 100; ++step) {
+                net->weight.mutable_grad() = torch::ones_like(net->weight);
+                first.step();
+                second.step();
+              }
+              EXPECT_EQ(net->weight[0][0].item<double>(), 0.98046875);
+            },
+            config_of(1, false), {.seed = 1});
+}
+
+/// LibTorch makes its first sum in the parameter's type.
+TEST(MasterWeights, AdagradBeginsInFloat32) {
+  const auto options = torch::optim::AdagradOptions(0.1).initial_accumulator_value(0.1);
+  const auto gradient = torch::tensor({0.01f, 0.5f}).to(torch::kBFloat16);
+  const auto wide = torch::ones({2}).requires_grad_();
+  wide.mutable_grad() = gradient.to(torch::kFloat);
+  torch::optim::Adagrad({wide}, options).step();
+  run_local(1,
+            [&] {
+              nn::Linear net(nn::LinearOptions(2, 1).bias(false));
+              {
+                const torch::NoGradGuard no_grad;
+                net->weight.fill_(1);
+              }
+              net->to(torch::kBFloat16);
+              DistributedModel model(net);
+              model.place();
+              DistributedOptimizer optimizer(model,
+                                             torch::optim::Adagrad(net->parameters(), options));
+              net->weight.mutable_grad() = gradient.view({1, 2}).clone();
+              optimizer.step();
+              const auto dict = optimizer_state_dict(model, optimizer);
+              EXPECT_TRUE(torch::equal(dict.at("state.weight.master").view({2}), wide.detach()));
+            },
+            config_of(1, false), {.seed = 1});
+}
+
+/// LibTorch's archives know of no masters.
+TEST(MasterWeights, AreNotLeftOutOfArchives) {
+  run_local(1,
+            [] {
+              auto net = make_chain();
+              net->to(torch::kBFloat16);
+              DistributedModel model(net);
+              auto optimizer = wrapped(model, net);
+              train(model, net, optimizer, 0, 1);
+              torch::serialize::OutputArchive archive;
+              EXPECT_THAT(refusal<UsageError>([&] { optimizer->save(archive); }),
+                          testing::HasSubstr("would leave out the float32 values"));
+            },
+            config_of(1, false), {.seed = 1});
+}
+
 // ---- gradients of 16 bits ----------------------------------------------------------------------
 
 /// 300 microbatches of gradient 1; bfloat16 has no 257.

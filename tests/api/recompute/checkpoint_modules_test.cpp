@@ -74,6 +74,23 @@ TEST(CheckpointModules, MarksModulesByType) {
   }
 }
 
+/// A type may be in some models of a program only.
+TEST(CheckpointModules, KnowsAllModelsOfASession) {
+  Config config;
+  config.plan_cache = "off";
+  config.checkpoint_modules = "Counted";
+  run_local(1,
+            [] {
+              Pair first;
+              nn::Linear second(3, 3);
+              DistributedModel a(first);
+        DistributedModel b(second);
+              a.place();
+              b.place();
+            },
+            config, {.seed = 1});
+}
+
 TEST(CheckpointModules, RefusesATypeThatNoModuleHasAndNamesTheNearest) {
   EXPECT_THAT(refusal([] { gradients_with("Countd"); }),
               AllOf(HasSubstr("checkpoint_modules: no module is a \"Countd\""),
