@@ -183,7 +183,7 @@ void WideSteps::step_one(Optimizer& optimizer, torch::optim::OptimizerParamGroup
 }
 
 at::Tensor WideSteps::values_of(const at::Tensor& parameter) const {
-  const auto wide = parameter.detach().to(at::kFloat).contiguous();
+  auto wide = parameter.detach().to(at::kFloat).contiguous();
   const auto kept = session_.state.masters().of(parameter);
   if (!kept.defined() || !session_.rank.config().master_weights) return wide;
   if (kept.sizes() != wide.sizes() || kept.device() != wide.device()) return wide;

@@ -12,7 +12,7 @@ namespace many_promises_test {
 
 using at::Tensor;
 
-constexpr std::int64_t kMany = 5000;
+constexpr std::int64_t kMany = 2000;
 constexpr std::int64_t kRows = 4;
 constexpr int kMicrobatches = 2;
 constexpr int kSteps = 3;  // nothing is known of results in the first

@@ -269,7 +269,10 @@ TEST(LaterModels, MayHaveDelayedInitialisationAndUseAPlacedOne) {
   };
   Program program{{use_a, both, use_c}, kOneAfterAnother};
   program.delayed = true;
+  testing::internal::CaptureStderr();
   expect_as_in_one_process(program);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::Not(HasSubstr("could not be run in advance")));
 }
 
 TEST(LaterModels, MayComeWithAnEvaluation) {

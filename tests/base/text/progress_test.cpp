@@ -43,8 +43,8 @@ TEST(Progress, TellsHowFarAndHowLongStill) {
 
 TEST(Progress, IsOneLineThatIsWrittenOverAndRemoved) {
   EXPECT_THAT(seen_by(Watcher::kTerminal, [] { load_half(); }),
-              AllOf(HasSubstr("\r\033[Ksmp: loading: 4 MiB of 8 MiB, 50 %, 1 s left\r\033[Ksmp: "),
-                    Not(HasSubstr("\n")), EndsWith("\r\033[K")));
+              AllOf(HasSubstr("\r\033[Ksmp: loading: 4 MiB of 8 MiB, 50 %, "), Not(HasSubstr("\n")),
+                    EndsWith("\r\033[K")));
 }
 
 TEST(Progress, IsSeenThroughALauncher) {
