@@ -84,6 +84,7 @@ class SMP_API RotaryEmbeddingImpl : public torch::nn::Module {
 
   /// Returns the angles by which a position turns each pair of elements: float32 [D/2].
   /// @param length  of the sequence, which counts for kDynamic only
+  /// @param device  where they are
   torch::Tensor frequencies(std::int64_t length, torch::Device device = torch::kCPU) const;
   /// Returns what cosines and sines are multiplied by: 1 but for kYarn.
   double attention_factor() const;

@@ -20,7 +20,9 @@ enum class OutputScale : std::uint8_t {
 /// Returns the standard deviation for the projections of one layer that end a residual branch
 /// (o_proj and down_proj of a DecoderLayer).
 /// @param deviation  of the other weights
+/// @param scale      by what it is divided
 /// @param layer      0 to layers-1
+/// @param layers     of the whole model
 /// @throws UsageError  `layer` is not among them.
 SMP_API double output_deviation(double deviation, OutputScale scale, std::int64_t layer,
                                 std::int64_t layers);

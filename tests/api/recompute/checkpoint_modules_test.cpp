@@ -84,7 +84,7 @@ TEST(CheckpointModules, KnowsAllModelsOfASession) {
               Pair first;
               nn::Linear second(3, 3);
               DistributedModel a(first);
-        DistributedModel b(second);
+              DistributedModel b(second);
               a.place();
               b.place();
             },
