@@ -24,7 +24,7 @@ set(BELOW_tp tp d2d module fiber alive base)
 set(BELOW_simulate simulate schedule base)
 set(BELOW_partition partition simulate schedule config base)
 set(BELOW_trial trial partition simulate deferred module schedule config alive base)
-set(BELOW_server server d2d schedule module fiber config alive base)
+set(BELOW_server server d2d schedule precision module fiber config alive base)
 set(BELOW_report report partition simulate schedule config base)
 set(BELOW_api api report trial server dp tp checkpoint partition simulate deferred precision schedule d2d nn module fiber config
     alive base)

@@ -51,8 +51,10 @@ void ModuleTypes::require_known(const std::vector<const torch::nn::Module*>& mod
     for (const auto& module : model->modules(/*include_self=*/false))
       known.insert(name_of(*module));
   }
+  std::string all;
+  for (const auto& type : known) all += (all.empty() ? "" : ", ") + type;
   for (const auto& type : types_) {
-    SMP_REQUIRE(known.contains(type), key_, ": no module is a \"", type, "\"",
+    SMP_REQUIRE(known.contains(type), key_, ": no module is a \"", type, "\" (there are ", all, ")",
                 base::did_you_mean(type, {known.begin(), known.end()}));
   }
 }

@@ -49,13 +49,13 @@ float factor_of(double value, const char* name) {
 
 void check(const GradScalerOptions& options, const char* scale_name = "init_scale") {
   static_cast<void>(factor_of(options.init_scale, scale_name));
-  SMP_REQUIRE(std::isfinite(options.growth_factor) && options.growth_factor > 1,
+  SMP_REQUIRE(std::isfinite(options.growth_factor) && options.growth_factor > 1, who(),
               "smp::GradScaler: growth_factor is ", options.growth_factor,
               ", must be greater than 1");
-  SMP_REQUIRE(options.backoff_factor > 0 && options.backoff_factor < 1,
+  SMP_REQUIRE(options.backoff_factor > 0 && options.backoff_factor < 1, who(),
               "smp::GradScaler: backoff_factor is ", options.backoff_factor,
               ", must be between 0 and 1");
-  SMP_REQUIRE(options.growth_interval >= 1 && options.hysteresis >= 1,
+  SMP_REQUIRE(options.growth_interval >= 1 && options.hysteresis >= 1, who(),
               "smp::GradScaler: growth_interval ", options.growth_interval, " and hysteresis ",
               options.hysteresis, " must be at least 1");
 }
@@ -147,10 +147,11 @@ std::vector<T> from_all(const T& own, const char* what) {
 /// The same of all ranks. @throws UsageError  some rank has a problem, or another scaler.
 std::vector<Found> agreed(const Found& own) {
   auto all = from_all(own, "GradScaler::unscale_");
-  for (const auto& found : all) {
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const auto& found = all[rank];
     SMP_REQUIRE(found.problem.empty(), "smp::GradScaler::unscale_: ", found.problem);
     SMP_REQUIRE(found.scaler == all.front().scaler, "smp::GradScaler: rank 0 has ",
-                all.front().scaler, ", another rank has ", found.scaler,
+                all.front().scaler, ", rank ", rank, " has ", found.scaler,
                 "; construct it, load_state_dict() and update() alike on every rank");
   }
   return all;

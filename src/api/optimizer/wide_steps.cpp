@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "checkpoint/module_tensors.h"
 #include "precision/stochastic_rounding.h"
+#include "precision/wide_values.h"
 #include "smp/distributed_model.h"
 #include "tp/slices/sliced_parameters.h"
 
@@ -183,11 +184,9 @@ void WideSteps::step_one(Optimizer& optimizer, torch::optim::OptimizerParamGroup
 }
 
 at::Tensor WideSteps::values_of(const at::Tensor& parameter) const {
-  auto wide = parameter.detach().to(at::kFloat).contiguous();
-  const auto kept = session_.state.masters().of(parameter);
-  if (!kept.defined() || !session_.rank.config().master_weights) return wide;
-  if (kept.sizes() != wide.sizes() || kept.device() != wide.device()) return wide;
-  return at::where(kept.to(parameter.scalar_type()).eq(parameter.detach()), kept, wide);
+  const bool kept = session_.rank.config().master_weights;
+  const auto master = kept ? session_.state.masters().of(parameter) : at::Tensor();
+  return precision::wide_values(master, parameter.detach()).contiguous();
 }
 
 void WideSteps::round(const at::Tensor& wide, const at::Tensor& parameter) const {

@@ -161,17 +161,7 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   }
   CallAnswer answer;
   auto sent = OutgoingCall::make(line_, owner, request, ForwardState::kAsked, 0);
-  auto response = [&] {
-    if (kept == nullptr) return await_result(*sent, answer, request);
-    try {
-      return await_result(*sent, answer, request);
-    } catch (const StepAborted&) {
-      throw;
-    } catch (...) {
-      kept->keep_thrown(std::current_exception());
-      throw;
-    }
-  }();
+  auto response = await_and_keep(*sent, answer, request);
   if (!response) return std::nullopt;
   if (response->settings) request.settings = line_->take_settings(module, *response->settings);
   sent->use(response->record, response->settings ? &request.settings : nullptr);
@@ -179,14 +169,7 @@ std::optional<Packet> CallRouter::call(RoutedBase& module, const CallEntry& entr
   if (may_be_promised && expected == nullptr) {
     expected_.learn(key, *response, request.modes.grad);
   }
-  SMP_REQUIRE_AS(
-      UnsupportedError,
-      kept == nullptr ||
-          OutputLinks::from_note(response->links, response->result.tensors.size(), own.size())
-              .changes.empty(),
-      "rank ", core_.port.name(), ": module '", module.smp_place.path,
-      "' changed an argument in place, and its caller has activation checkpointing, so "
-      "the change would not be repeated; do not checkpoint the caller, or pass clone()");
+  if (kept != nullptr) refuse_changes_that_are_kept(module, *response, own.size());
   attach_history(*response, std::move(sent), own);
   if (kept != nullptr) kept->keep(response->result);
   return std::move(response->result);
@@ -206,6 +189,32 @@ std::optional<ForwardResponse> CallRouter::await_result(OutgoingCall& call, Call
   if (scope.outgoing().has_open()) scope.outgoing().finish();
   call.note_thrown();
   throw_remote(*answer.failure);
+}
+
+/// Where results are kept, so is what the call throws, but for the end of the step.
+std::optional<ForwardResponse> CallRouter::await_and_keep(OutgoingCall& call, CallAnswer& answer,
+                                                          ForwardRequest& request) {
+  auto* const kept = module::KeptResults::current();
+  if (kept == nullptr) return await_result(call, answer, request);
+  try {
+    return await_result(call, answer, request);
+  } catch (const StepAborted&) {
+    throw;
+  } catch (...) {
+    kept->keep_thrown(std::current_exception());
+    throw;
+  }
+}
+
+void CallRouter::refuse_changes_that_are_kept(const RoutedBase& module,
+                                              const ForwardResponse& response,
+                                              std::size_t arguments) const {
+  const auto links =
+      OutputLinks::from_note(response.links, response.result.tensors.size(), arguments);
+  SMP_REQUIRE_AS(UnsupportedError, links.changes.empty(), "rank ", core_.port.name(), ": module '",
+                 module.smp_place.path,
+                 "' changed an argument in place, and its caller has activation checkpointing, so "
+                 "the change would not be repeated; do not checkpoint the caller, or pass clone()");
 }
 
 /// True if a call may return promises. Calls that hooks make are awaited, and those of which the

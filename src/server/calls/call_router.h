@@ -49,6 +49,10 @@ class CallRouter final : public CallHandler {
   void tell_departure(const ForwardRequest& request);
   std::optional<ForwardResponse> await_result(OutgoingCall& call, CallAnswer& answer,
                                               ForwardRequest& request);
+  std::optional<ForwardResponse> await_and_keep(OutgoingCall& call, CallAnswer& answer,
+                                                ForwardRequest& request);
+  void refuse_changes_that_are_kept(const RoutedBase& module, const ForwardResponse& response,
+                                    std::size_t arguments) const;
   Packet promise(ForwardRequest&& request, PpRank owner, ExpectedResult& expected,
                  at::ArrayRef<at::Tensor> own, OutputUses&& uses, RecordedFlow::Call* recorded);
   void send(PpRank owner, ForwardRequest& request, bool in_row);

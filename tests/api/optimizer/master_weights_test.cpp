@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "api/chain_model.h"
+#include "api/optimizer/weights_of_one.h"
 #include "smp/state_dict.h"
 
 namespace smp {
@@ -116,12 +117,7 @@ TEST(MasterWeights, MoveWhereNearestStandsStill) {
     config.master_weights = kept;
     run_local(1,
               [&] {
-                nn::Linear net(4, 4);
-                {
-                  const torch::NoGradGuard no_grad;
-                  net->weight.fill_(1);
-                }
-                net->to(torch::kBFloat16);
+                auto net = weights_of_one(4, 4);
                 DistributedModel model(net);
                 model.place();
                 DistributedOptimizer optimizer(model, torch::optim::SGD(net->parameters(), 1e-4));
@@ -184,12 +180,7 @@ TEST(MasterWeights, ADictTakesThemToOtherLayouts) {
 TEST(MasterWeights, WhatTheProgramWritesCounts) {
   run_local(1,
             [] {
-              nn::Linear net(4, 1);
-              {
-                const torch::NoGradGuard no_grad;
-                net->weight.fill_(1);
-              }
-              net->to(torch::kBFloat16);
+              auto net = weights_of_one(4, 1);
               DistributedModel model(net);
               model.place();
               DistributedOptimizer optimizer(model, torch::optim::SGD(net->parameters(), 1e-3));
@@ -247,12 +238,7 @@ TEST(MasterWeights, AreLostAloudAndNeverBypassed) {
 TEST(MasterWeights, TwoOptimizersStepOneParameter) {
   run_local(1,
             [] {
-              nn::Linear net(4, 4);
-              {
-                const torch::NoGradGuard no_grad;
-                net->weight.fill_(1);
-              }
-              net->to(torch::kBFloat16);
+              auto net = weights_of_one(4, 4);
               DistributedModel model(net);
               model.place();
               DistributedOptimizer first(model, torch::optim::SGD(net->parameters(), 1e-4));

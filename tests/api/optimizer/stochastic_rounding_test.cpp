@@ -8,6 +8,7 @@
 #include <string>
 
 #include "api/chain_model.h"
+#include "api/optimizer/weights_of_one.h"
 
 namespace smp {
 namespace stochastic_rounding_test {
@@ -83,12 +84,7 @@ TEST(StochasticRounding, MovesWhereNearestStandsStill) {
     config.stochastic_rounding = by_chance;
     run_local(1,
               [&] {
-                nn::Linear net(64, 64);
-                {
-                  const torch::NoGradGuard no_grad;
-                  net->weight.fill_(1);
-                }
-                net->to(torch::kBFloat16);
+                auto net = weights_of_one(64, 64);
                 DistributedModel model(net);
                 model.place();
                 DistributedOptimizer optimizer(model, torch::optim::SGD(net->parameters(), 1e-4));
@@ -148,12 +144,7 @@ TEST(StochasticRounding, StateIsWideAndSurvivesADict) {
 TEST(StochasticRounding, EachStepOfAnOptimizerDrawsAnew) {
   run_local(1,
             [] {
-              nn::Linear net(64, 64);
-              {
-                const torch::NoGradGuard no_grad;
-                net->weight.fill_(1);
-              }
-              net->to(torch::kBFloat16);
+              auto net = weights_of_one(64, 64);
               DistributedModel model(net);
               model.place();
               DistributedOptimizer optimizer(model, torch::optim::SGD(net->parameters(), 1e-4));
