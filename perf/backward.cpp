@@ -8,10 +8,11 @@
 
 #include "base/machine/device.h"
 #include "harness.h"
+#include "program.h"
 #include "sample_cases.h"
 #include "trial/operators/operator_watch.h"
 
-namespace smp::perf {
+namespace smp::perf::backward {
 namespace {
 
 constexpr std::int64_t kMicrobatches = 8;  // of the batch, of which one runs
@@ -71,9 +72,7 @@ void run(int argc, char** argv) {
   report.finish();
 }
 
-}  // namespace
-}  // namespace smp::perf
+const Program program{"backward", run};
 
-int main(int argc, char** argv) {
-  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
-}
+}  // namespace
+}  // namespace smp::perf::backward

@@ -13,12 +13,13 @@
 #include "base/check.h"
 #include "d2d/job/mpi_session.h"
 #include "harness.h"
+#include "program.h"
 #include "schedule/list_generators.h"
 #include "simulate/fixed_order.h"
 #include "sleeping_stages.h"
 #include "smp/session.h"
 
-namespace smp::perf {
+namespace smp::perf::bubble {
 namespace {
 
 struct Options {
@@ -251,9 +252,7 @@ void run(int argc, char** argv) {
   if (report) report->finish();
 }
 
-}  // namespace
-}  // namespace smp::perf
+const Program program{"bubble", run};
 
-int main(int argc, char** argv) {
-  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
-}
+}  // namespace
+}  // namespace smp::perf::bubble

@@ -28,8 +28,9 @@
 #include "d2d/wires/shm/host_shm_wire.h"
 #include "harness.h"
 #include "ping_pong_tools.h"
+#include "program.h"
 
-namespace smp::perf {
+namespace smp::perf::d2d_program {
 namespace {
 
 using d2d::ByteBuffer;
@@ -418,9 +419,7 @@ void run(int argc, char** argv) {
   compare_all(mpi, ping_pong_tools(base::concat(argv[0], " --plain-mpi")));
 }
 
-}  // namespace
-}  // namespace smp::perf
+const Program program{"d2d", run};
 
-int main(int argc, char** argv) {
-  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
-}
+}  // namespace
+}  // namespace smp::perf::d2d_program

@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "harness.h"
+#include "program.h"
 
-namespace smp::perf {
+namespace smp::perf::executor {
 namespace {
 
 using server::BackwardOptions;
@@ -102,7 +103,7 @@ void compare(Report& report, const Shape& shape, int64_t size, std::vector<doubl
   for (std::size_t i = 0; i < samples.a.size(); ++i) ratios.push_back(samples.a[i] / samples.b[i]);
 }
 
-void run() {
+void run(int /*argc*/, char** /*argv*/) {
   at::set_num_threads(1);
   Report report("executor");
   std::vector<double> ratios;
@@ -113,7 +114,7 @@ void run() {
   report.finish();
 }
 
-}  // namespace
-}  // namespace smp::perf
+const Program program{"executor", run};
 
-int main() { return smp::perf::run_program(smp::perf::run); }
+}  // namespace
+}  // namespace smp::perf::executor

@@ -21,8 +21,9 @@
 #include "d2d/job/job_wires.h"
 #include "d2d/job/mpi_session.h"
 #include "harness.h"
+#include "program.h"
 
-namespace smp::perf {
+namespace smp::perf::gpu {
 namespace {
 
 constexpr int kRounds = 5;  // of each way and size, by turns
@@ -155,9 +156,7 @@ void run(int argc, char** argv) {
   compare_all(mpi, take_device("cuda", mpi.local_rank()));
 }
 
-}  // namespace
-}  // namespace smp::perf
+const Program program{"gpu", run};
 
-int main(int argc, char** argv) {
-  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
-}
+}  // namespace
+}  // namespace smp::perf::gpu

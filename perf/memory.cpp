@@ -16,12 +16,13 @@
 #include "d2d/job/mpi_session.h"
 #include "d2d/lend/heap_allocator.h"
 #include "harness.h"
+#include "program.h"
 #include "sample_cases.h"
 #include "sleeping_stages.h"
 #include "smp/smp.h"
 #include "support/tensor_bytes.h"
 
-namespace smp::perf {
+namespace smp::perf::memory {
 namespace {
 
 using at::Tensor;
@@ -219,9 +220,7 @@ void run(int argc, char** argv) {
   report->finish();
 }
 
-}  // namespace
-}  // namespace smp::perf
+const Program program{"memory", run};
 
-int main(int argc, char** argv) {
-  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
-}
+}  // namespace
+}  // namespace smp::perf::memory

@@ -13,11 +13,11 @@
 #include "modes/dispatch.h"
 #include "modes/half_split.h"
 #include "modes/mode.h"
+#include "program.h"
 #include "sleeping_stages.h"
 #include "smp/smp.h"
 
-namespace smp::perf {
-namespace modes {
+namespace smp::perf::modes {
 namespace {
 
 struct Part {
@@ -55,10 +55,7 @@ void run(int argc, char** argv) {
   if (report) report->finish();
 }
 
-}  // namespace
-}  // namespace modes
-}  // namespace smp::perf
+const Program program{"modes", run};
 
-int main(int argc, char** argv) {
-  return smp::perf::run_program([&] { smp::perf::modes::run(argc, argv); });
-}
+}  // namespace
+}  // namespace smp::perf::modes

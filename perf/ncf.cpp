@@ -19,10 +19,11 @@
 #include "base/check.h"
 #include "d2d/job/mpi_session.h"
 #include "harness.h"
+#include "program.h"
 #include "sleeping_stages.h"
 #include "smp/smp.h"
 
-namespace smp::perf {
+namespace smp::perf::ncf {
 namespace {
 
 using at::Tensor;
@@ -277,9 +278,7 @@ void run(int argc, char** argv) {
   report->finish();
 }
 
-}  // namespace
-}  // namespace smp::perf
+const Program program{"ncf", run};
 
-int main(int argc, char** argv) {
-  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
-}
+}  // namespace
+}  // namespace smp::perf::ncf

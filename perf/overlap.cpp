@@ -16,8 +16,9 @@
 #include "d2d/job/job_wires.h"
 #include "d2d/job/mpi_session.h"
 #include "harness.h"
+#include "program.h"
 
-namespace smp::perf {
+namespace smp::perf::overlap {
 namespace {
 
 using Network = d2d::Network;
@@ -135,7 +136,7 @@ void measure(std::optional<Report>& report, const d2d::MpiSession& mpi, const st
   if (report) add_rows(*report, name, idle, alone, beside);
 }
 
-void run() {
+void run(int /*argc*/, char** /*argv*/) {
   const d2d::MpiSession mpi;
   SMP_REQUIRE(mpi.size() == 2, "perf overlap runs on 2 ranks, not on ", mpi.size());
   at::set_num_threads(1);
@@ -146,7 +147,7 @@ void run() {
   if (report) report->finish();
 }
 
-}  // namespace
-}  // namespace smp::perf
+const Program program{"overlap", run};
 
-int main() { return smp::perf::run_program(smp::perf::run); }
+}  // namespace
+}  // namespace smp::perf::overlap

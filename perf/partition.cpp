@@ -25,10 +25,11 @@
 #include "partition/search/step_bound.h"
 #include "partition/search/step_judge.h"
 #include "partition/search/strategies.h"
+#include "program.h"
 #include "schedule/schedule.h"
 #include "support/model_families.h"
 
-namespace smp::perf {
+namespace smp::perf::partition {
 namespace {
 
 using partitioning::CostTree;
@@ -403,9 +404,7 @@ void run(int argc, char** argv) {
   report.finish();
 }
 
-}  // namespace
-}  // namespace smp::perf
+const Program program{"partition", run};
 
-int main(int argc, char** argv) {
-  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
-}
+}  // namespace
+}  // namespace smp::perf::partition

@@ -19,11 +19,12 @@
 
 #include "harness.h"
 #include "models/gpt.h"
+#include "program.h"
 #include "sleeping_stages.h"
 #include "smp/smp.h"
 #include "t5/t5.h"
 
-namespace smp::perf {
+namespace smp::perf::peers {
 namespace {
 
 using at::Tensor;
@@ -296,9 +297,7 @@ void run(int argc, char** argv) {
   });
 }
 
-}  // namespace
-}  // namespace smp::perf
+const Program program{"peers", run};
 
-int main(int argc, char** argv) {
-  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
-}
+}  // namespace
+}  // namespace smp::perf::peers

@@ -15,9 +15,10 @@
 
 #include "harness.h"
 #include "models/llama.h"
+#include "program.h"
 #include "smp/smp.h"
 
-namespace smp::perf {
+namespace smp::perf::precision_program {
 namespace {
 
 using at::Tensor;
@@ -210,9 +211,7 @@ void run(int argc, char** argv) {
   report.finish();
 }
 
-}  // namespace
-}  // namespace smp::perf
+const Program program{"precision", run};
 
-int main(int argc, char** argv) {
-  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
-}
+}  // namespace
+}  // namespace smp::perf::precision_program

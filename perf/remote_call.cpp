@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "d2d/job/mpi_session.h"
 #include "harness.h"
+#include "program.h"
 #include "sleeping_stages.h"
 #include "smp/distributed_model.h"
 #include "smp/module.h"
@@ -20,7 +21,7 @@
 #include "smp/step.h"
 #include "smp/wait.h"
 
-namespace smp::perf {
+namespace smp::perf::remote_call {
 namespace {
 
 constexpr int kRounds = 20;   // of each kind, by turns
@@ -214,9 +215,7 @@ void run(int argc, char** argv) {
   report->finish();
 }
 
-}  // namespace
-}  // namespace smp::perf
+const Program program{"remote_call", run};
 
-int main(int argc, char** argv) {
-  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
-}
+}  // namespace
+}  // namespace smp::perf::remote_call

@@ -16,12 +16,13 @@
 #include "base/check.h"
 #include "d2d/job/mpi_session.h"
 #include "harness.h"
+#include "program.h"
 #include "sample_cases.h"
 #include "simulate/simulator.h"
 #include "sleeping_stages.h"
 #include "smp/smp.h"
 
-namespace smp::perf {
+namespace smp::perf::simulator {
 namespace {
 
 /// The first steps of a setting: they stand for the tracer.
@@ -365,9 +366,7 @@ void run(int argc, char** argv) {
   report->finish();
 }
 
-}  // namespace
-}  // namespace smp::perf
+const Program program{"simulator", run};
 
-int main(int argc, char** argv) {
-  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
-}
+}  // namespace
+}  // namespace smp::perf::simulator

@@ -14,12 +14,13 @@
 #include "base/check.h"
 #include "d2d/job/mpi_session.h"
 #include "harness.h"
+#include "program.h"
 #include "sleeping_stages.h"
 #include "smp/smp.h"
 #include "smp/tp.h"
 #include "support/tensor_bytes.h"
 
-namespace smp::perf {
+namespace smp::perf::tp_program {
 namespace {
 
 using support::live_tensor_bytes;
@@ -245,9 +246,7 @@ void run(int argc, char** argv) {
   report->finish();
 }
 
-}  // namespace
-}  // namespace smp::perf
+const Program program{"tp", run};
 
-int main(int argc, char** argv) {
-  return smp::perf::run_program([&] { smp::perf::run(argc, argv); });
-}
+}  // namespace
+}  // namespace smp::perf::tp_program

@@ -328,11 +328,11 @@ $debian_12" ""
 smp perf remote_call
 check ends_with 0
 check called "-n 2"
-check called "perf_remote_call"
+check called "perf/perf remote_call"
 check not called "-n 4"
 smp perf simulator --ranks=3 --steps 1
 check called "-n 3"
-check called "perf_simulator --steps 1"
+check called "perf/perf simulator --steps 1"
 : >"$state/calls"
 smp perf bubble
 check called "-n 2"
@@ -357,7 +357,6 @@ check not called "peers/deepspeed.txt"
 smp perf peers
 check not called "peers/requirements.txt"
 check called "peers/deepspeed.txt"
-check called "perf_peers perf_remote_call"
 smp perf nothing
 check ends_with 1
 check says "perf takes one of the programs backward bubble d2d dp executor"

@@ -89,7 +89,7 @@ class Comparison:
     def start(self, entry: Entry, setting: Setting) -> Ranks:
         name = entry.name.removesuffix(KEPT)
         if name in OUR_VARIANTS:
-            program = self.programs / "perf_peers"
+            program = self.programs / "perf"
             if entry in (SMP_REPLICAS, AT_END):  # which share the microbatches of a step
                 setting = replace(setting, microbatches=setting.microbatches // setting.ranks)
             environment = KEEP_HEAP if entry.name.endswith(KEPT) else {}
@@ -196,13 +196,13 @@ class Comparison:
                 continue
             note = f"y = x * w with 4 floats; {len(ours[kind])} rounds, each its p50"
             self.rows.add_samples(f"call.torch_rpc.{kind}.p50_us", theirs[kind], "us", note)
-            self.rows.add_samples(f"call.smp.{kind}.p50_us", ours[kind], "us", "perf_remote_call")
+            self.rows.add_samples(f"call.smp.{kind}.p50_us", ours[kind], "us", "perf remote_call")
             ratio = median([other / own for other, own in zip(theirs[kind], ours[kind])])
             self.rows.add(f"call.torch_rpc.{kind}.over_smp", ratio, "1", "median of ratios within a round")
 
     def our_calls(self) -> dict[str, float]:
         with TemporaryDirectory() as folder:
-            command = [*self.mpirun, "-n", "2", str(self.programs / "perf_remote_call")]
+            command = [*self.mpirun, "-n", "2", str(self.programs / "perf"), "remote_call"]
             output = subprocess.run(
                 command, env=os.environ | {"SMP_PERF_RESULTS": folder}, timeout=60, check=True,
                 stdout=subprocess.PIPE, text=True,

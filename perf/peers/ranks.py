@@ -144,5 +144,5 @@ def our_ranks(mpirun: list[str], program: Path, variant: str, setting: Setting, 
         arguments += [f"--{name.replace('_', '-')}", str(getattr(setting, name))]
     arguments += ["--tiny"] if setting.tiny else []
     environment = environment | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    ranks.start([*mpirun, *options, str(program), *arguments], environment)
+    ranks.start([*mpirun, *options, str(program), "peers", *arguments], environment)
     return ranks

@@ -1,4 +1,4 @@
-"""Rows of a result file, as perf/harness.cpp writes them."""
+"""Rows of a result file, as perf/harness/harness.cpp writes them."""
 
 import json
 import math

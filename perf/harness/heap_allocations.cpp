@@ -1,4 +1,4 @@
-// perf/heap_allocations.cpp: a counter of the thread, and an operator new that raises it.
+// perf/harness/heap_allocations.cpp: a counter of the thread, and an operator new that raises it.
 #include "heap_allocations.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// perf/ping_pong_tools.cpp: see the header.
+// perf/harness/ping_pong_tools.cpp: see the header.
 #include "ping_pong_tools.h"
 
 #include <stdlib.h>

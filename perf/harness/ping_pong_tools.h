@@ -1,4 +1,4 @@
-// perf/ping_pong_tools.h: how long a message takes from one process to another of this machine, as
+// perf/harness/ping_pong_tools.h: how long a message takes from one process to another of this machine, as
 // programs say that come with other libraries.
 #pragma once
 

@@ -1,4 +1,4 @@
-// perf/sleeping_stages.h: a chain of modules that sleep instead of computing. It
+// perf/harness/sleeping_stages.h: a chain of modules that sleep instead of computing. It
 // shows what the runtime costs, also where ranks outnumber the cores.
 #pragma once
 

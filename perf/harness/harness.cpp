@@ -1,4 +1,4 @@
-// perf/harness.cpp
+// perf/harness/harness.cpp
 #include "harness.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// perf/sleeping_stages.cpp: see the header.
+// perf/harness/sleeping_stages.cpp: see the header.
 #include "sleeping_stages.h"
 #include "module/node_pointer.h"
 

@@ -1,4 +1,4 @@
-// perf/harness.h: what all performance programs share: timing, percentiles, alternation of two
+// perf/harness/harness.h: what all performance programs share: timing, percentiles, alternation of two
 // variants, and a report that is printed and written to perf/results/NAME.json.
 #pragma once
 

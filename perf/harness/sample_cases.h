@@ -1,4 +1,4 @@
-// perf/sample_cases.h: the models of the samples, large enough to be worth measuring: how to make
+// perf/harness/sample_cases.h: the models of the samples, large enough to be worth measuring: how to make
 // one, a batch for it, and its loss.
 #pragma once
 
