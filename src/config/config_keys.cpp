@@ -119,9 +119,10 @@ std::vector<ConfigKey> pipeline_keys() {
       SMP_KEY(placement_strategy, placement,
               "how replicas (D), stages (P) and tensor ranks (T) map to ranks; the right-most "
               "letter varies fastest; cluster is DPT, spread is TPD"),
-      SMP_KEY(optimize, one_of({"memory", "speed"}),
+      SMP_KEY(optimize, one_of({"memory", "speed", "sequence"}),
               "how distributed transformer layers are cut: memory has no activation twice, "
-              "speed sends less (docs/tensor_parallelism.md)"),
+              "speed sends less (docs/tensor_parallelism.md), sequence cuts a prescaled batch "
+              "along its tokens (docs/layers.md)"),
       SMP_KEY(prescaled_batch, any_boolean(),
               "whether ranks that share distributed modules are given one batch, instead of "
               "each its own (docs/tensor_parallelism.md)",

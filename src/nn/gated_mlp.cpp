@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "base/check.h"
+#include "nn/gate_activation.h"
 
 namespace smp::nn {
 namespace {
@@ -13,6 +14,8 @@ Linear projection(std::int64_t inputs, std::int64_t outputs, const GatedMlpOptio
               options.inner_width(), " must be at least 1");
   return Linear(LinearOptions(inputs, outputs).bias(options.bias()));
 }
+
+}  // namespace
 
 at::Tensor activated(const at::Tensor& gate, GateActivation activation) {
   switch (activation) {
@@ -25,8 +28,6 @@ at::Tensor activated(const at::Tensor& gate, GateActivation activation) {
   }
   throw UsageError("GatedMlp: the activation is none of GateActivation");
 }
-
-}  // namespace
 
 GatedMlpImpl::GatedMlpImpl(const GatedMlpOptions& with)
     : options(with),

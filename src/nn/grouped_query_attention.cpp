@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "base/check.h"
+#include "nn/causal_attention.h"
 
 namespace smp::nn {
 namespace {
@@ -23,14 +24,6 @@ void check_heads(const GroupedQueryAttentionOptions& options) {
 
 Linear projection(std::int64_t inputs, std::int64_t outputs, bool bias) {
   return Linear(LinearOptions(inputs, outputs).bias(bias));
-}
-
-/// True where query i may see key j: [T, T].
-at::Tensor causal_mask(std::int64_t length, std::optional<std::int64_t> window, at::Device device) {
-  const auto position = at::arange(length, at::device(device).dtype(at::kLong));
-  const auto distance = position.unsqueeze(1) - position;
-  const auto causal = distance >= 0;
-  return window ? causal.logical_and(distance < *window) : causal;
 }
 
 }  // namespace
@@ -63,19 +56,9 @@ at::Tensor GroupedQueryAttentionImpl::split_heads(const at::Tensor& projected,
   return (norm ? norm(heads) : heads).transpose(1, 2);
 }
 
-/// What broadcasts to [B, H, T, T], or nothing if being causal says all.
 at::Tensor GroupedQueryAttentionImpl::mask_for(const at::Tensor& hidden,
                                                const at::Tensor& tokens) const {
-  const auto length = hidden.size(1);
-  const bool narrow = options.window() && *options.window() < length;
-  if (!narrow && !tokens.defined()) return {};
-  const auto causal = causal_mask(length, options.window(), hidden.device());
-  if (!tokens.defined()) return causal;
-  SMP_REQUIRE(tokens.dim() == 2 && tokens.size(-1) == length, "GroupedQueryAttention: tokens are ",
-              tokens.sizes(), ", expected [B, ", length, "], 0 where a row is padding");
-  // Padding sees itself, as a softmax over nothing is not a number.
-  const auto itself = at::eye(length, causal.options());
-  return causal.logical_and(tokens.to(at::kBool).unsqueeze(1)).logical_or(itself).unsqueeze(1);
+  return causal_mask_for(hidden, tokens, options.window());
 }
 
 at::Tensor GroupedQueryAttentionImpl::forward(const at::Tensor& hidden, const at::Tensor& positions,
@@ -87,19 +70,9 @@ at::Tensor GroupedQueryAttentionImpl::forward(const at::Tensor& hidden, const at
   const auto value = split_heads(v_proj(hidden), none);
   const auto turned = rotary_->forward(split_heads(q_proj(hidden), q_norm),
                                        split_heads(k_proj(hidden), k_norm), positions);
-  const auto& query = std::get<0>(turned);
-  const auto mask = mask_for(hidden, tokens);
-  const auto group = options.heads() / options.kv_heads();
-  // On CUDA a mask beside enable_gqa leaves LibTorch only the kernel that keeps all scores.
-  const bool repeats = group > 1 && mask.defined() && hidden.is_cuda();
-  const auto shared = [&](const at::Tensor& heads) {
-    return repeats ? heads.repeat_interleave(group, 1) : heads;
-  };
-  const auto attended = at::scaled_dot_product_attention(
-      query, shared(std::get<1>(turned)), shared(value),
-      mask.defined() ? std::optional(mask) : std::nullopt, is_training() ? options.dropout() : 0.0,
-      /*is_causal=*/!mask.defined(), std::nullopt,
-      /*enable_gqa=*/group > 1 && !repeats);
+  const auto attended =
+      causal_attention({std::get<0>(turned), std::get<1>(turned), value}, mask_for(hidden, tokens),
+                       is_training() ? options.dropout() : 0.0);
   return o_proj(attended.transpose(1, 2).flatten(2));
 }
 

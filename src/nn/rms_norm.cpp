@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "nn/accumulate_type.h"
+#include "nn/root_mean_square.h"
 
 namespace smp::nn {
 
@@ -26,13 +27,24 @@ void RMSNormImpl::pretty_print(std::ostream& stream) const {
          << ", unit_offset=" << std::boolalpha << options.unit_offset() << ")";
 }
 
+at::Tensor divided_by_root(const at::Tensor& input, const at::Tensor& wide,
+                           const at::Tensor& mean_square, const at::Tensor& weight,
+                           const RMSNormOptions& options) {
+  const auto normed = wide * at::rsqrt(mean_square + options.eps());
+  if (!options.unit_offset()) return weight * normed.to(input.scalar_type());
+  return (normed * (1 + in_accumulate_type(weight))).to(input.scalar_type());
+}
+
+at::Tensor root_mean_square_norm(const at::Tensor& input, const at::Tensor& weight,
+                                 const RMSNormOptions& options) {
+  const auto wide = in_accumulate_type(input);
+  return divided_by_root(input, wide, wide.square().mean(-1, /*keepdim=*/true), weight, options);
+}
+
 at::Tensor RMSNormImpl::forward(const at::Tensor& input) {
   SMP_REQUIRE(input.dim() > 0 && input.size(-1) == options.width(), "RMSNorm: input is ",
               input.sizes(), ", expected [.., ", options.width(), "]; check the width");
-  const auto wide = in_accumulate_type(input);
-  const auto normed = wide * at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + options.eps());
-  if (!options.unit_offset()) return weight * normed.to(input.scalar_type());
-  return (normed * (1 + in_accumulate_type(weight))).to(input.scalar_type());
+  return root_mean_square_norm(input, weight, options);
 }
 
 }  // namespace smp::nn

@@ -7,15 +7,21 @@
 namespace smp::tp {
 
 Layout layout_named(const std::string& name, const char* layer) {
-  SMP_REQUIRE(name == "speed" || name == "memory", layer, ": optimize is \"", name,
-              "\"; expected \"speed\" or \"memory\"");
-  return name == "speed" ? Layout::kSpeed : Layout::kMemory;
+  if (name == "speed") return Layout::kSpeed;
+  if (name == "memory") return Layout::kMemory;
+  SMP_REQUIRE(name == "sequence", layer, ": optimize is \"", name,
+              "\"; expected \"speed\", \"memory\" or \"sequence\"");
+  return Layout::kSequence;
 }
 
-Layout layout_of(const std::string& name, const char* layer) {
+Layout layout_of(const std::string& name, const char* layer, bool has_sequence) {
   const auto& own = TensorParallel::current();
   const auto wanted = name.empty() ? own.layout() : layout_named(name, layer);
-  return own.size() == 1 ? Layout::kSpeed : wanted;
+  SMP_REQUIRE(has_sequence || wanted != Layout::kSequence, layer,
+              ": optimize is \"sequence\", which decoder layers have; set it to \"speed\" or "
+              "\"memory\" for this layer");
+  if (own.size() == 1) return Layout::kSpeed;
+  return wanted == Layout::kSequence && !own.same_batch() ? Layout::kSpeed : wanted;
 }
 
 }  // namespace smp::tp

@@ -6,7 +6,6 @@
 
 #include <mutex>
 
-#include "base/random.h"
 #include "tp/group/tensor_parallel.h"
 
 namespace smp::tp {
@@ -20,12 +19,14 @@ std::uint64_t next_number_of_all() {
 
 }  // namespace
 
-at::Tensor own_dropout(const at::Tensor& part, double probability, bool training) {
+OwnNumbers::OwnNumbers(bool draws) {
   const auto& group = TensorParallel::current();
-  const bool draws = training && probability > 0 && !part.is_meta();
-  if (!draws || !group.same_batch()) return at::dropout(part, probability, training);
-  const base::RandomScope own(
-      base::mix_key(next_number_of_all(), static_cast<std::uint64_t>(group.rank())));
+  if (!draws || !group.same_batch()) return;
+  scope_.emplace(base::mix_key(next_number_of_all(), static_cast<std::uint64_t>(group.rank())));
+}
+
+at::Tensor own_dropout(const at::Tensor& part, double probability, bool training) {
+  const OwnNumbers numbers(training && probability > 0 && !part.is_meta());
   return at::dropout(part, probability, training);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "smp/tp/batch_primitives.h"
+#include "smp/tp/chunked_cross_entropy.h"
 #include "smp/tp/split_cross_entropy.h"
 #include "tp/group/batch_of_one.h"
 #include "tp/group/tensor_parallel.h"
@@ -83,9 +84,17 @@ at::Tensor DistributedVocabularyImpl::losses(const at::Tensor& hidden, const at:
               labels.defined() ? base::concat(labels.sizes()) : "undefined",
               "; expected a label for each row");
   return tp::of_batch(hidden, /*row_dims=*/1, [&](const at::Tensor& batch) {
-    const auto& labels_of_batch = labels.dim() == 0 ? labels.unsqueeze(0) : labels;
-    return split_cross_entropy_for_tp(own_scores(batch), whole_batch_for_tp(labels_of_batch),
-                                      /*ignore_index=*/-100, num_tokens);
+    const auto of_all = whole_batch_for_tp(batch);
+    const auto labels_of_all = whole_batch_for_tp(labels.dim() == 0 ? labels.unsqueeze(0) : labels);
+    ChunkedCrossEntropyOptions options;
+    options.num_classes = num_tokens;
+    // Few scores are kept for backward, many are made again.
+    const auto scores = of_all.numel() / of_all.size(-1) * weight.size(0);
+    if (scores > options.most_scores) {
+      return chunked_cross_entropy_for_tp(of_all, weight, labels_of_all, options);
+    }
+    return split_cross_entropy_for_tp(at::linear(of_all, weight), labels_of_all,
+                                      options.ignore_index, num_tokens);
   });
 }
 

@@ -12,9 +12,13 @@
 #include "base/check.h"
 #include "module/replace_contents.h"
 #include "smp/detail/routed.h"
+#include "smp/tp/distributed_decoder_layer.h"
 #include "smp/tp/distributed_embedding.h"
+#include "smp/tp/distributed_gated_mlp.h"
+#include "smp/tp/distributed_grouped_query_attention.h"
 #include "smp/tp/distributed_layer_norm.h"
 #include "smp/tp/distributed_linear.h"
+#include "smp/tp/distributed_mixture_of_experts.h"
 #include "tp/group/tensor_parallel.h"
 #include "tp/replacement/dropped_parameters.h"
 
@@ -35,6 +39,10 @@ Rules& rules() {
     add_rule<torch::nn::LinearImpl, nn::DistributedLinearImpl>(own);
     add_rule<torch::nn::EmbeddingImpl, nn::DistributedEmbeddingImpl>(own);
     add_rule<torch::nn::LayerNormImpl, nn::DistributedLayerNormImpl>(own);
+    add_rule<nn::GatedMlpImpl, nn::DistributedGatedMlpImpl>(own);
+    add_rule<nn::GroupedQueryAttentionImpl, nn::DistributedGroupedQueryAttentionImpl>(own);
+    add_rule<nn::MixtureOfExpertsImpl, nn::DistributedMixtureOfExpertsImpl>(own);
+    add_rule<nn::DecoderLayerImpl, nn::DistributedDecoderLayerImpl>(own);
     return own;
   }();
   return all;

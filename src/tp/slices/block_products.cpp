@@ -9,6 +9,8 @@
 #include "smp/tp/primitives.h"
 #include "tp/group/tensor_parallel.h"
 #include "tp/group/used_in_part.h"
+#include "tp/slices/joined_product.h"
+#include "tp/slices/sequence_parts.h"
 
 namespace smp::tp {
 namespace {
@@ -34,26 +36,41 @@ at::Tensor by_rank(const at::Tensor& sums, const ChannelShare& share) {
   return all.unflatten(-1, {ranks, share.count}).movedim(-2, 0);
 }
 
-std::vector<at::Tensor> scattered_channels(const at::Tensor& slices,
-                                           const std::vector<Projection>& projections) {
-  std::vector<at::Tensor> sums;
-  std::vector<std::int64_t> counts;
+/// Returns the biases of this rank's channels, one after another: with all projections or with
+/// none.
+at::Tensor own_biases(const std::vector<Projection>& projections) {
+  std::vector<at::Tensor> biases;
   for (const auto& [layer, share] : projections) {
-    sums.push_back(by_rank(at::linear(slices, layer->weight), share));
-    counts.push_back(share.count);
+    if (layer->bias.defined()) biases.push_back(own_rows(layer->bias, share));
   }
+  return biases.empty() ? at::Tensor() : biases.size() == 1 ? biases[0] : at::cat(biases);
+}
+
+/// Adds up partial sums of all channels, of which each rank gets its own.
+at::Tensor scattered(const at::Tensor& slices, const std::vector<Projection>& projections) {
+  std::vector<at::Tensor> weights, sums;
+  std::vector<std::int64_t> sizes;
+  for (const auto& projection : projections) {
+    weights.push_back(projection.layer->weight);
+    sizes.push_back(weights.back().size(0));
+  }
+  const auto all = joined_product(slices, weights, {}).split_with_sizes(sizes, -1);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    sums.push_back(by_rank(all[i], projections[i].share));
   const auto own = reduce_scatter_for_tp(at::cat(std::exchange(sums, {}), -1), 0).squeeze(0);
-  auto channels = own.split_with_sizes(counts, -1);
-  for (std::size_t i = 0; i < channels.size(); ++i) {
-    channels[i] = channels[i] + own_rows(projections[i].layer->bias, projections[i].share);
-  }
-  return channels;
+  const auto biases = own_biases(projections);
+  return biases.defined() ? own + biases : own;
+}
+
+at::Tensor multiplied(const at::Tensor& read, const std::vector<Projection>& projections) {
+  std::vector<at::Tensor> weights;
+  for (const auto& [layer, share] : projections) weights.push_back(own_rows(layer->weight, share));
+  return joined_product(read, weights, own_biases(projections));
 }
 
 }  // namespace
 
-SplitLinear first_product(Layout layout, std::int64_t in_features, std::int64_t out_features,
-                          const ChannelShare& share, NormalDeviation deviation) {
+LinearCut cut_of_first(Layout layout, const ChannelShare& share) {
   using Weight = LinearCut::Weight;
   LinearCut cut{.bias = share.cut(), .out_unit = share.unit};
   if (layout == Layout::kMemory) {
@@ -61,37 +78,53 @@ SplitLinear first_product(Layout layout, std::int64_t in_features, std::int64_t 
   } else if (share.cut()) {
     cut.weight = Weight::kOutputs;
   }
-  return SplitLinear(in_features, out_features, cut, deviation);
+  return cut;
+}
+
+LinearCut cut_of_second(Layout layout, const ChannelShare& share) {
+  return {.weight = LinearCut::Weight::kInputs,
+          .bias = layout == Layout::kMemory,
+          .in_unit = share.unit};
+}
+
+SplitLinear first_product(Layout layout, std::int64_t in_features, std::int64_t out_features,
+                          const ChannelShare& share, NormalDeviation deviation) {
+  return SplitLinear(in_features, out_features, cut_of_first(layout, share), deviation);
 }
 
 SplitLinear second_product(Layout layout, std::int64_t in_features, std::int64_t out_features,
                            const ChannelShare& share, NormalDeviation deviation) {
-  const LinearCut cut{.weight = LinearCut::Weight::kInputs,
-                      .bias = layout == Layout::kMemory,
-                      .in_unit = share.unit};
-  return SplitLinear(in_features, out_features, cut, deviation);
+  return SplitLinear(in_features, out_features, cut_of_second(layout, share), deviation);
 }
 
-at::Tensor read_by_products(Layout layout, const at::Tensor& x) {
-  return layout == Layout::kMemory ? x : whole_batch_for_tp(x);
+at::Tensor read_by_products(Layout layout, const at::Tensor& x, std::int64_t length) {
+  switch (layout) {
+    case Layout::kMemory:
+      return x;
+    case Layout::kSequence:
+      return read_sequence(x, length);
+    case Layout::kSpeed:
+      break;
+  }
+  return whole_batch_for_tp(x);
 }
 
 std::vector<at::Tensor> channels_of(Layout layout, const at::Tensor& read,
                                     const std::vector<Projection>& projections) {
-  if (layout == Layout::kMemory) return scattered_channels(read, projections);
-  std::vector<at::Tensor> channels;
-  for (const auto& [layer, share] : projections) {
-    channels.push_back(
-        at::linear(read, own_rows(layer->weight, share), own_rows(layer->bias, share)));
-  }
-  return channels;
+  const auto channels =
+      layout == Layout::kMemory ? scattered(read, projections) : multiplied(read, projections);
+  std::vector<std::int64_t> counts;
+  for (const auto& projection : projections) counts.push_back(projection.share.count);
+  return channels.split_with_sizes(counts, -1);
 }
 
 at::Tensor joined_by(Layout layout, const SplitLinear& layer, const at::Tensor& channels) {
-  const auto sums = at::linear(channels, layer->weight);
-  return (layout == Layout::kMemory ? reduce_scatter_for_tp(sums, -1)
-                                    : batch_of_sums_for_tp(sums)) +
-         layer->bias;
+  const auto products = at::linear(channels, layer->weight);
+  const auto sums = layout == Layout::kMemory     ? reduce_scatter_for_tp(products, -1)
+                    : layout == Layout::kSequence ? summed_sequence(products)
+                                                  : batch_of_sums_for_tp(products);
+  if (!layer->bias.defined()) return sums;
+  return sums + (layout == Layout::kSequence ? used_in_part(layer->bias) : layer->bias);
 }
 
 }  // namespace smp::tp

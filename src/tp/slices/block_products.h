@@ -19,6 +19,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "tp/group/layout.h"
@@ -27,6 +28,11 @@
 
 namespace smp::tp {
 
+/// Returns how a layer into a block is cut; its outputs are the channels of `share`.
+LinearCut cut_of_first(Layout layout, const ChannelShare& share);
+/// Returns how a layer out of a block is cut; its inputs are the channels of `share`.
+LinearCut cut_of_second(Layout layout, const ChannelShare& share);
+
 /// Returns the layer into a block; its outputs are the channels of `share`.
 SplitLinear first_product(Layout layout, std::int64_t in_features, std::int64_t out_features,
                           const ChannelShare& share, NormalDeviation deviation);
@@ -34,9 +40,10 @@ SplitLinear first_product(Layout layout, std::int64_t in_features, std::int64_t 
 SplitLinear second_product(Layout layout, std::int64_t in_features, std::int64_t out_features,
                            const ChannelShare& share, NormalDeviation deviation);
 
-/// Returns x as first products read it: with kSpeed the samples of all ranks. With kSpeed forward
-/// sends (T-1)·B·S·H elements from each rank, and backward as many.
-at::Tensor read_by_products(Layout layout, const at::Tensor& x);
+/// Returns x as first products read it: with kSpeed the samples of all ranks, with kSequence all
+/// `length` positions. With kSpeed forward sends (T-1)·B·S·H elements from each rank, and backward
+/// as many; with kSequence of a batch of N rows, (T-1)/T·N·S·H.
+at::Tensor read_by_products(Layout layout, const at::Tensor& x, std::int64_t length = 0);
 
 /// The layer of a first product, and the channels that each rank computes of it.
 struct Projection {
@@ -44,14 +51,14 @@ struct Projection {
   const ChannelShare& share;
 };
 
-/// Returns this rank's channels of several products of one input, each [T·B, S, share.count]. With
-/// kMemory it is one reduce-scatter of all: forward sends (T-1)·B·S elements from each rank for
-/// each channel of the products, backward as many.
+/// Returns this rank's channels of several projections of one input, each [T·B, S, share.count]. It
+/// is one product (joined_product.h), and with kMemory one reduce-scatter of all: forward sends
+/// (T-1)·B·S elements from each rank for each channel of the projections, backward as many.
 std::vector<at::Tensor> channels_of(Layout layout, const at::Tensor& read,
                                     const std::vector<Projection>& projections);
 
-/// Returns the second product in the form of x, with bias. Forward sends (T-1)·B·S·H elements from
-/// each rank, backward as many.
+/// Returns the second product in the form of x, with the bias if there is one. Forward sends
+/// (T-1)·B·S·H elements from each rank, backward as many.
 at::Tensor joined_by(Layout layout, const SplitLinear& layer, const at::Tensor& channels);
 
 }  // namespace smp::tp

@@ -21,21 +21,36 @@ torch::nn::Linear whole_layer(std::int64_t in_features, std::int64_t out_feature
 }  // namespace
 
 SplitLinearImpl::SplitLinearImpl(std::int64_t in_features, std::int64_t out_features,
-                                 const LinearCut& cut, NormalDeviation deviation) {
+                                 const LinearCut& cut, NormalDeviation deviation)
+    : SplitLinearImpl(*whole_layer(in_features, out_features, deviation), cut, Keep::kCopies) {}
+
+SplitLinearImpl::SplitLinearImpl(const torch::nn::LinearImpl& whole, const LinearCut& cut,
+                                 Keep keep) {
   using Weight = LinearCut::Weight;
-  const auto whole = whole_layer(in_features, out_features, deviation);
   const auto dim = cut.weight == Weight::kWhole     ? std::nullopt
                    : cut.weight == Weight::kOutputs ? std::optional<std::int64_t>(0)
                                                     : std::optional<std::int64_t>(1);
-  weight = hold("weight", whole->weight, dim, dim == 1 ? cut.in_unit : cut.out_unit);
-  bias = hold("bias", whole->bias, cut.bias ? std::optional<std::int64_t>(0) : std::nullopt,
-              cut.out_unit);
+  weight = hold("weight", whole.weight, dim, dim == 1 ? cut.in_unit : cut.out_unit, keep);
+  bias = hold("bias", whole.bias, cut.bias ? std::optional<std::int64_t>(0) : std::nullopt,
+              cut.out_unit, keep);
 }
 
 at::Tensor SplitLinearImpl::hold(const char* name, const at::Tensor& whole,
-                                 std::optional<std::int64_t> dim, std::int64_t unit) {
+                                 std::optional<std::int64_t> dim, std::int64_t unit, Keep keep) {
+  if (!whole.defined() || (!dim && keep == Keep::kAdopted)) return adopt(name, whole);
   if (!dim) return register_parameter(name, whole.detach());
-  return register_padded_slice(name, whole, *dim, unit);
+  return keep == Keep::kAdopted ? adopt_padded(name, whole, *dim, unit)
+                                : register_padded_slice(name, whole, *dim, unit);
+}
+
+/// Registers a slice, and puts the tensor that it was cut from in its place.
+at::Tensor SplitLinearImpl::adopt_padded(const char* name, const at::Tensor& whole,
+                                         std::int64_t dim, std::int64_t unit) {
+  const auto values = whole.detach();
+  register_padded_slice(name, values, dim, unit);
+  parameters_[name] = whole;
+  set_whole(name, values);
+  return whole;
 }
 
 }  // namespace smp::tp

@@ -26,6 +26,12 @@ struct LinearCut {
   std::int64_t in_unit = 1;   ///< input channels that stay together
 };
 
+/// What becomes of the parameters that slices are cut from.
+enum class Keep : std::uint8_t {
+  kCopies,   ///< nothing: parts of them are copied
+  kAdopted,  ///< they become the slices, and stay the same tensors for optimizers
+};
+
 /// The parameters of a layer, without its product. Sizes are those of the whole layer; a size that
 /// T does not divide is padded.
 class SplitLinearImpl : public DistributedModule {
@@ -33,12 +39,17 @@ class SplitLinearImpl : public DistributedModule {
   SplitLinearImpl(std::int64_t in_features, std::int64_t out_features, const LinearCut& cut,
                   NormalDeviation deviation);
 
+  /// Cuts the parameters of `whole`, which may have no bias.
+  SplitLinearImpl(const torch::nn::LinearImpl& whole, const LinearCut& cut, Keep keep);
+
   at::Tensor weight;  ///< [O, I], one of them of this rank
-  at::Tensor bias;    ///< [O], perhaps of this rank
+  at::Tensor bias;    ///< [O], perhaps of this rank; undefined without
 
  private:
   at::Tensor hold(const char* name, const at::Tensor& whole, std::optional<std::int64_t> dim,
-                  std::int64_t unit);
+                  std::int64_t unit, Keep keep);
+  at::Tensor adopt_padded(const char* name, const at::Tensor& whole, std::int64_t dim,
+                          std::int64_t unit);
 };
 
 TORCH_MODULE(SplitLinear);

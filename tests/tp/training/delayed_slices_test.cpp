@@ -5,6 +5,7 @@
 
 #include "smp/smp.h"
 #include "smp/tp.h"
+#include "smp/tp/distributed_decoder_layer.h"
 
 namespace smp::tp {
 namespace delayed_slices_test {
@@ -17,12 +18,17 @@ struct LayersImpl : torch::nn::Module {
         table(register_module(
             "table", nn::DistributedEmbedding(torch::nn::EmbeddingOptions(7, 4).padding_idx(-2)))),
         vocabulary(register_module("vocabulary", nn::DistributedVocabulary(5, 4, 0.1))),
-        norm(register_module("norm", nn::DistributedLayerNorm(torch::nn::LayerNormOptions({4})))) {}
+        norm(register_module("norm", nn::DistributedLayerNorm(torch::nn::LayerNormOptions({4})))),
+        layer(register_module("layer",
+                              nn::DistributedDecoderLayer(nn::DecoderLayerOptions(
+                                  nn::GroupedQueryAttentionOptions(4, 2).kv_heads(1).bias(true),
+                                  nn::GatedMlpOptions(4, 5), nn::RMSNormOptions(4))))) {}
   at::Tensor forward(const at::Tensor& x) { return norm(inputs(x).narrow(1, 0, 4)); }
   nn::DistributedLinear inputs, outputs;
   nn::DistributedEmbedding table;
   nn::DistributedVocabulary vocabulary;
   nn::DistributedLayerNorm norm;
+  nn::DistributedDecoderLayer layer;
 };
 SMP_MODULE(Layers);
 

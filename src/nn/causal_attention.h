@@ -1,0 +1,30 @@
+// nn/causal_attention.h: attention of some heads to what comes before, whoever has the others.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace smp::nn {
+
+/// Heads of queries [B, H, T, D], and of keys and values [B, K, T, D]; K divides H.
+struct AttentionHeads {
+  at::Tensor query, key, value;
+};
+
+/// Returns what says who sees whom among the tokens of `rows`, broadcasting to [B, H, T, T] and
+/// true where query i may see key j; undefined if being causal says all.
+/// @param rows    [B, T, ..], of which length and device count
+/// @param tokens  [B, T], 0 where a row is padding, which nobody but itself sees; undefined: none
+/// @param window  a token sees itself and this many tokens less one before it
+/// @throws UsageError  `tokens` has another length.
+at::Tensor causal_mask_for(const at::Tensor& rows, const at::Tensor& tokens,
+                           const std::optional<std::int64_t>& window);
+
+/// Attends from each token to those before it and to itself: [B, H, T, D].
+/// @param mask     of causal_mask_for()
+/// @param dropout  of weights of the attention
+at::Tensor causal_attention(const AttentionHeads& heads, const at::Tensor& mask, double dropout);
+
+}  // namespace smp::nn
