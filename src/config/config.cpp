@@ -10,6 +10,8 @@
 #include "base/text/excerpt.h"
 #include "config/config_keys.h"
 #include "config/config_sources.h"
+#include "config/needless_keys.h"
+#include "config/original_names.h"
 #include "smp/version.h"
 
 namespace smp::base {
@@ -28,6 +30,7 @@ class ConfigResolver {
     check_devices();
     check_pipeline();
     check_masters();
+    check_needless();
     if (!problems_.empty() || !unavailable_.empty()) fail();
     finish();
     return std::move(result_);
@@ -69,9 +72,12 @@ class ConfigResolver {
       winners_.insert_or_assign(key->name, std::move(setting));
     } else if (const FutureKey* future = find_future_key(setting.key)) {
       futures_.insert_or_assign(future->name, std::move(setting));
+    } else if (const NeedlessKey* needless = find_needless_key(setting.key)) {
+      needless_.insert_or_assign(needless->name, std::move(setting));
     } else {
+      const auto instead = instead_of_argument(setting.key);
       problem("unknown key \"", excerpt(setting.key), "\" (", setting.origin, ")",
-              did_you_mean(setting.key, all_key_names()));
+              instead.empty() ? did_you_mean(setting.key, all_key_names()) : instead);
     }
   }
 
@@ -107,6 +113,31 @@ class ConfigResolver {
     if (!values().master_weights || !values().stochastic_rounding) return;
     problem(named("master_weights"), " and ", named("stochastic_rounding"),
             ": rounding by chance is for parameters without float32 values; keep one of the two");
+  }
+
+  /// Says why keys of the original that are given change nothing.
+  void check_needless() {
+    for (const auto& [name, setting] : needless_) {
+      const NeedlessKey& key = *find_needless_key(name);
+      const Json value = typed(setting, key.type);
+      if (!key.takes(value)) {
+        problem(named(setting), ": expected ", key.expected);
+      } else if (value != key.default_value) {
+        result_.warnings_.push_back(concat(named(setting), " changes nothing: ", key.reason));
+      }
+    }
+    if (asks_for("load_partition", false) && !values().plan_file.empty()) {
+      problem(named(needless_.at("load_partition")), " contradicts ", named("plan_file"),
+              ", which is read where it is set; keep one");
+    }
+    if (asks_for("horovod", true) && !values().ddp) {
+      problem(named(needless_.at("horovod")), " contradicts ", named("ddp"),
+              ": replicas are trained by this library; leave ddp out");
+    }
+  }
+  bool asks_for(const char* needless, bool value) const {
+    const auto found = needless_.find(needless);
+    return found != needless_.end() && typed(found->second, KeyType::kBoolean) == Json(value);
   }
 
   void check_world(int started) {
@@ -276,6 +307,7 @@ class ConfigResolver {
 
   std::map<std::string, Setting> winners_;  // by the key's main name
   std::map<std::string, Setting> futures_;
+  std::map<std::string, Setting> needless_;
   std::vector<std::string> problems_;
   std::vector<std::string> unavailable_;
   ResolvedConfig result_;

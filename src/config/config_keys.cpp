@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "config/config_fields.h"
+#include "config/needless_keys.h"
 #include "smp/topology.h"
 
 namespace smp::base {
@@ -284,19 +285,11 @@ std::vector<FutureKey> make_future_keys() {
     return FutureKey{std::move(name), KeyType::kBoolean, false, std::move(feature)};
   };
   return {
-      {"ddp_port", KeyType::kInteger, nullptr, "a rendezvous of its own (MPI connects replicas)"},
-      {"ddp_dist_backend", KeyType::kString, "auto", "a choice of backends for replicas"},
-      off("horovod", "data parallelism by Horovod (ddp does it)"),
-      off("deterministic_server", "one order of requests in all replicas"),
       off("fp16_params",
           "parameters of 16 bits by this key (master_weights does it, without a scaler, for a "
           "model of float16)"),
       off("checkpoint_attentions",
           "activation checkpointing by this key (checkpoint_modules does it)"),
-      off("_match_weights", "a comparison of distributed modules with those that they replace"),
-      off("load_partition", "re-using a plan by this key (plan_file does it)"),
-      {"contiguous", KeyType::kBoolean, true,
-       "choosing contiguity by this key (partition_strategy does it)"},
       off("offload_activations", "activation offloading"),
       {"activation_loading_horizon", KeyType::kInteger, 4, "activation offloading"},
       off("fp16", "mixed precision by this key (docs/precision.md has the calls)"),
@@ -371,6 +364,7 @@ std::vector<std::string> all_key_names() {
     if (!key.alias.empty()) names.push_back(key.alias);
   }
   for (const FutureKey& key : future_keys()) names.push_back(key.name);
+  for (const NeedlessKey& key : needless_keys()) names.push_back(key.name);
   return names;
 }
 

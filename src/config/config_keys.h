@@ -47,7 +47,7 @@ const std::vector<FutureKey>& future_keys();
 /// The key of that name or alias, or nullptr.
 const ConfigKey* find_config_key(const std::string& name);
 const FutureKey* find_future_key(const std::string& name);
-/// Names and aliases of all keys, also of those to come.
+/// Names and aliases of all keys, also of those to come and those that nothing needs.
 std::vector<std::string> all_key_names();
 
 /// Turns the text of a flag or an environment variable into a value; null if it is none of `type`.

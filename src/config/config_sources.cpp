@@ -12,6 +12,7 @@
 #include "base/text/edit_distance.h"
 #include "base/text/excerpt.h"
 #include "config/config_keys.h"
+#include "config/needless_keys.h"
 
 namespace smp::base {
 namespace {
@@ -40,12 +41,21 @@ void add_code(const Config& code, Settings& settings) {
   }
 }
 
+/// Of a setting, as the config.json of a run has it as well: with the origin of the value. What was
+/// a default there is none of the file's.
+const Json& value_of(const Json& entry) {
+  static const Json kUnset;
+  if (!entry.is_object() || !entry.contains("value") || !entry.contains("origin")) return entry;
+  return entry.at("origin") == "default" ? kUnset : entry.at("value");
+}
+
 void add_json(const std::string& text, const std::string& name, ConfigSource source,
               Settings& settings) {
   const Json object = parse_json(text, name);
   SMP_REQUIRE(object.is_object(), name, ": expected one JSON object of keys, found ",
               excerpt(json_text(object)));
-  for (const auto& [key, value] : object.items()) {
+  for (const auto& [key, entry] : object.items()) {
+    const Json& value = value_of(entry);
     if (key == "$schema" || value.is_null()) continue;
     const std::string place = json_position(text, key);
     const std::string origin =
@@ -69,7 +79,7 @@ std::optional<std::string> config_file(const ConfigInput& input) {
 // is a problem, any other is left alone.
 void add_variable(const std::string& name, const std::string& text, Settings& settings) {
   const std::string key = lower(name.substr(kVariablePrefix.size()));
-  if (find_config_key(key) || find_future_key(key)) {
+  if (find_config_key(key) || find_future_key(key) || find_needless_key(key)) {
     settings.found.push_back({key, text, true, ConfigSource::kEnvironment, "environment " + name});
     return;
   }

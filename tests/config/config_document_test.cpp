@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "config/config_keys.h"
+#include "config/needless_keys.h"
 #include "smp/detail/fields.h"
 #include "support/source_file.h"
 
@@ -86,6 +87,12 @@ std::string tables() {
     page << "| `" << key.name << "` | "
          << (key.default_value.is_null() ? "none" : key.default_value.dump()) << " | "
          << key.feature << " |\n";
+  }
+  page
+      << "\n## Accepted, and needless\n\n| key | values | why nothing changes |\n| --- | --- | --- "
+         "|\n";
+  for (const NeedlessKey& key : needless_keys()) {
+    page << "| `" << key.name << "` | " << key.expected << " | " << key.reason << " |\n";
   }
   return page.str();
 }

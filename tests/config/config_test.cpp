@@ -5,6 +5,7 @@
 
 #include "base/files.h"
 #include "config/config_keys.h"
+#include "config/needless_keys.h"
 #include "support/refusal.h"
 
 namespace smp::base {
@@ -102,6 +103,25 @@ TEST_F(ConfigFile, AcceptsTheParametersOfTheOriginalWithComments) {
   EXPECT_EQ(config.values().pipeline_parallel_degree, 2);
   EXPECT_EQ(config.values().pipeline, "simple");
   EXPECT_EQ(config.values().active_microbatches, 3);
+}
+
+/// A run writes its settings with their origins, and they come back as they were given.
+TEST_F(ConfigFile, MayBeThatOfARun) {
+  auto input = with_flag("pipeline", "zero_bubble");
+  input.flags.emplace_back("microbatches", "6");
+  input.flags.emplace_back("stage_speeds", "1,2,1,2");
+  input.environment["SMP_SEED"] = "12";
+  input.code.memory_weight = 0.3;
+  const auto run = resolve_config(input);
+  const auto again = resolve_config(with_file(run.to_json()));
+  for (const ConfigKey& key : config_keys()) {
+    EXPECT_EQ(key.load(again.values()), key.load(run.values())) << key.name;
+  }
+  EXPECT_THAT(again.origin("seed"), HasSubstr(path_));
+  EXPECT_EQ(again.origin("loss"), "default");
+  auto other = with_file(run.to_json());
+  other.flags.emplace_back("microbatches", "3");
+  EXPECT_EQ(resolve_config(other).values().microbatches, 3);
 }
 
 TEST_F(ConfigFile, NamesLineAndColumnOfAnUnknownKey) {
@@ -322,6 +342,41 @@ TEST(Config, AcceptsDefaultsOfLaterFeaturesAndRefusesTheRest) {
   EXPECT_THAT(refusal_of<UnsupportedError>(with_flag("fp16", "true")),
               HasSubstr("mixed precision"));
   EXPECT_NO_THROW(resolve_config(with_flag("fp16", "false")));
+}
+
+/// They may ask for what they like: it is so anyway, and a line says why.
+TEST(Config, TakesKeysThatNothingNeedsAndSaysWhy) {
+  for (const NeedlessKey& key : needless_keys()) {
+    const Json given = key.type == KeyType::kInteger  ? Json(12345)
+                       : key.type == KeyType::kString ? Json("nccl")
+                                                      : Json(!key.default_value.get<bool>());
+    const auto config = resolve_config(with_launcher(Json{{key.name, given}}.dump()));
+    EXPECT_THAT(config.warnings(), ElementsAre(AllOf(HasSubstr(key.name), HasSubstr(key.reason),
+                                                     HasSubstr("changes nothing"))));
+    EXPECT_EQ(config.to_json(), resolve_config(with_world(4)).to_json()) << key.name;
+    if (!key.default_value.is_null()) {
+      const Json defaults = {{key.name, key.default_value}};
+      EXPECT_THAT(resolve_config(with_launcher(defaults.dump())).warnings(), IsEmpty());
+    }
+    EXPECT_THAT(refusal_of(with_launcher(Json{{key.name, 0.5}}.dump())),
+                AllOf(HasSubstr(key.name), HasSubstr(key.expected)));
+  }
+  EXPECT_THAT(resolve_config(with_flag("deterministic_server", "true")).warnings(),
+              ElementsAre(HasSubstr("docs/design.md, Order")));
+  ConfigInput input;
+  input.environment["SMP_DETERMINISTIC_SERVER"] = "1";
+  EXPECT_THAT(resolve_config(input).warnings(),
+              ElementsAre(HasSubstr("environment SMP_DETERMINISTIC_SERVER")));
+}
+
+TEST(Config, RefusesNeedlessKeysThatContradictOthers) {
+  auto input = with_flag("load_partition", "false");
+  input.flags.emplace_back("partition_file", "plan.json");
+  EXPECT_THAT(refusal_of(input), AllOf(HasSubstr("load_partition = false"),
+                                       HasSubstr("contradicts partition_file = plan.json")));
+  input = with_flag("horovod", "true");
+  input.flags.emplace_back("ddp", "false");
+  EXPECT_THAT(refusal_of(input), AllOf(HasSubstr("horovod = true"), HasSubstr("ddp = false")));
 }
 
 TEST(Config, NeedsADefaultStageIfNothingElsePlacesModules) {
