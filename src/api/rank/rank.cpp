@@ -49,10 +49,10 @@ void connect_devices(const RankParts& parts, d2d::Communicators& communicators,
   }
 }
 
-/// Ranks that wait for this one in a module of the step wait in vain.
+/// Ranks that wait for this one in a module of the step wait in vain, and what waits here for
+/// messages of other ranks shall not.
 void fail_meetings(d2d::Communicators& communicators, const tp::TensorParallel& group,
                    std::int64_t step, const std::string& why) noexcept try {
-  if (group.size() == 1) return;
   communicators.fail_epoch(static_cast<std::uint64_t>(step), group.ranks().members(), why);
 } catch (...) {  // they find out by their own waits
   base::log(base::LogLevel::kWarning, "rank ", communicators.rank(),

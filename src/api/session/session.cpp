@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "alive/common_errors.h"
@@ -21,6 +22,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/machine/cores.h"
+#include "base/random.h"
 #include "d2d/job/job_wires.h"
 #include "d2d/tensors/tensor_data.h"
 #include "d2d/wire/wire.h"
@@ -28,6 +30,7 @@
 #include "module/registry.h"
 #include "server/ends/last_words.h"
 #include "server/protocol/exception_text.h"
+#include "server/running/inside_node.h"
 #include "smp/version.h"
 
 namespace smp {
@@ -321,13 +324,49 @@ int current_microbatch() { return Rank::current().engine().current_microbatch();
 
 namespace {
 
-const Rank& outside_of_step(const char* what) {
-  const auto& own = Rank::current();
-  SMP_REQUIRE(!own.in_step(), what,
-              " was called inside a step; call it outside, on "
-              "every rank of the group");
-  return own;
-}
+/// Lanes of group calls in steps, apart from those of modules.
+constexpr std::uint64_t kLanesOfBodies = 0x626f64696573;
+
+/// One call that all ranks of a group make: outside of steps, or in one microbatch of a step.
+class GroupCall {
+ public:
+  GroupCall(const char* what, Group which) : own_(Rank::current()), which_(which) {
+    if (!own_.in_step()) {
+      call_.emplace(what);  // in steps many fibers make calls
+      return;
+    }
+    microbatch_ = own_.engine().current_microbatch();
+    SMP_REQUIRE(microbatch_ >= 0 && of_one_stage(), what,
+                " was called inside a step; call it outside, on every rank of the group. In the "
+                "body of a step, and in modules, ranks of one stage may call it: those of "
+                "smp::Group::kDp, kRdp and kTp, all of them in the same microbatch");
+    SMP_REQUIRE(!server::inside_node(), what, ": inside a node of autograd nothing may wait");
+  }
+
+  const Rank& rank() const noexcept { return own_; }
+  /// Whether nobody else is there: a body is tried out, or a job is planned, on this rank alone.
+  bool alone() const noexcept { return own_.is_tracing() || own_.parts().plan_request.has_value(); }
+  d2d::Communicator ranks() const {
+    const auto all = own_.groups().of(which_);
+    if (microbatch_ < 0) return all;
+    return all.lane(base::mix_key(kLanesOfBodies, static_cast<std::uint64_t>(microbatch_)),
+                    static_cast<std::uint64_t>(own_.server().steps()));
+  }
+
+ private:
+  bool of_one_stage() const {
+    const auto& topology = own_.topology();
+    const auto ranks = topology.group(which_);
+    return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+      return topology.coordinates(rank).pp == topology.pp_rank();
+    });
+  }
+
+  Rank& own_;
+  const Group which_;
+  std::optional<PublicCall> call_;
+  int microbatch_ = -1;
+};
 
 /// Copies the tensors that a rank gives, so that it gets new ones without history as others do.
 void copy_tensors(Packet& packet) {
@@ -339,35 +378,40 @@ void copy_tensors(Packet& packet) {
 }  // namespace
 
 void barrier(Group which) {
-  const PublicCall call("smp::barrier");
-  outside_of_step("smp::barrier").groups().of(which).barrier();
+  const GroupCall call("smp::barrier", which);
+  if (!call.alone()) call.ranks().barrier();
 }
 
 Packet detail::broadcast(Packet own, int root, Group which) {
-  const PublicCall call("smp::broadcast");
-  const auto& self = outside_of_step("smp::broadcast");
-  const auto ranks = self.topology().group(which);
+  const GroupCall call("smp::broadcast", which);
+  const auto ranks = call.rank().topology().group(which);
   SMP_REQUIRE(std::find(ranks.begin(), ranks.end(), root) != ranks.end(), "smp::broadcast: rank ",
               root, " is not in the group");
-  SMP_REQUIRE(!self.parts().plan_request || root == rank(), "smp::broadcast from rank ", root,
-              ", but only rank 0 runs while the job is planned; skip it if smp::is_planning()");
-  auto packet =
-      to_packet(self.groups().of(which).broadcast(to_payload(std::move(own)), GlobalRank(root)));
+  SMP_REQUIRE(!call.alone() || root == rank(), "smp::broadcast from rank ", root,
+              ", but only rank ", rank(),
+              " runs while the job is planned; skip it if smp::is_planning() or "
+              "smp::is_tracing()");
+  auto packet = std::move(own);
+  if (!call.alone()) {
+    packet = to_packet(call.ranks().broadcast(to_payload(std::move(packet)), GlobalRank(root)));
+  }
   if (root == rank()) copy_tensors(packet);
   return packet;
 }
 
 std::vector<Packet> detail::all_gather(Packet own, Group which) {
-  const PublicCall call("smp::all_gather");
-  const auto& self = outside_of_step("smp::all_gather");
-  const auto ranks = self.groups().of(which);
+  const GroupCall call("smp::all_gather", which);
+  if (call.alone()) {
+    copy_tensors(own);
+    return {call.rank().topology().group(which).size(), own};
+  }
+  const auto ranks = call.ranks();
   std::vector<Packet> packets;
   for (auto& payload : ranks.all_gather(to_payload(std::move(own)), "smp::all_gather")) {
     packets.push_back(to_packet(std::move(payload)));
   }
   copy_tensors(packets[static_cast<std::size_t>(ranks.rank())]);
-  if (!self.parts().plan_request) return packets;
-  return {self.topology().group(which).size(), packets[0]};
+  return packets;
 }
 
 }  // namespace smp
