@@ -21,9 +21,13 @@ SessionState* SessionState::find_current() noexcept {
   return session == nullptr ? nullptr : &session->state;
 }
 
-void SessionState::begin_step() {
-  std::erase_if(before_steps_, [](const auto& follow) { return follow.expired(); });
-  for (const auto& follow : before_steps_) {
+void SessionState::begin_step() { call(before_steps_); }
+void SessionState::end_step() { call(after_steps_); }
+
+void SessionState::call(Followers& followers) {
+  std::erase_if(followers, [](const auto& follow) { return follow.expired(); });
+  const auto now = followers;  // one that is called may add others
+  for (const auto& follow : now) {
     if (const auto alive = follow.lock()) (*alive)();
   }
 }

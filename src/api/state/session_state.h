@@ -48,6 +48,12 @@ class SessionState {
   }
   /// Calls these. @throws whatever they throw
   void begin_step();
+  /// Calls `follow` at the end of each step that ends well, while its owner keeps it.
+  void after_steps(std::weak_ptr<const std::function<void()>> follow) {
+    after_steps_.push_back(std::move(follow));
+  }
+  /// Calls these. @throws whatever they throw
+  void end_step();
 
   /// What this rank does beside its models.
   StepFacts& facts() noexcept { return facts_; }
@@ -72,7 +78,10 @@ class SessionState {
 
  private:
   std::vector<DistributedModelBase*> models_;
-  std::vector<std::weak_ptr<const std::function<void()>>> before_steps_;
+  using Followers = std::vector<std::weak_ptr<const std::function<void()>>>;
+  static void call(Followers& followers);
+
+  Followers before_steps_, after_steps_;
   std::int64_t earlier_steps_ = 0;
   std::int64_t roundings_ = 0;
   StepFacts facts_;

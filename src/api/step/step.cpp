@@ -385,9 +385,13 @@ StepResult StepRunner::run(std::vector<StepArgument> arguments, const StepBody& 
   SMP_REQUIRE(!rank.in_step(), "rank ", rank.topology().rank(),
               ": a step was called inside a step (in its body, or in a module or hook); call one "
               "after the other");
-  const server::Watchdog::Step watched;  // over its trial run as well
-  const server::BetweenSteps recorded(rank.server().recorder(), schedule::Phase::kOther);
-  return StepRun(session, options_, seen_).run(std::move(arguments), body);
+  auto result = [&] {
+    const server::Watchdog::Step watched;  // over its trial run as well
+    const server::BetweenSteps recorded(rank.server().recorder(), schedule::Phase::kOther);
+    return StepRun(session, options_, seen_).run(std::move(arguments), body);
+  }();
+  session.state.end_step();
+  return result;
 }
 
 void require_outputs(bool here, std::size_t count) {

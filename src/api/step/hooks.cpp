@@ -1,0 +1,21 @@
+// api/step/hooks.cpp: see the header.
+#include "smp/program/hooks.h"
+
+#include "api/rank/rank.h"
+#include "api/rank/session_parts.h"
+#include "api/state/session_state.h"
+#include "base/check.h"
+
+namespace smp {
+
+PostStepHook register_post_step_hook(std::function<void()> hook) {
+  const auto& session = SessionParts::current();
+  SMP_REQUIRE(!session.rank.in_step(), "rank ", session.rank.topology().rank(),
+              ": smp::register_post_step_hook was called inside a step; call it between steps");
+  SMP_REQUIRE(hook != nullptr, "smp::register_post_step_hook of an empty function");
+  auto kept = std::make_shared<const std::function<void()>>(std::move(hook));
+  session.state.after_steps(kept);
+  return PostStepHook(std::move(kept));
+}
+
+}  // namespace smp
