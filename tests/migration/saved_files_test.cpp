@@ -1,0 +1,152 @@
+// Files of values and dicts: whose file is whose, and what is refused.
+#include "smp/program/saved_files.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "api/two_ranks.h"
+
+namespace smp {
+namespace saved_files_test {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+struct Progress {
+  int epoch = 0;
+  std::vector<double> losses;
+  std::optional<at::Tensor> order, none;
+};
+
+class SavedFiles : public testing::Test {
+ protected:
+  SavedFiles()
+      : folder_((std::filesystem::temp_directory_path() / "smp_saved_files_test").string()) {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directory(folder_);
+  }
+  ~SavedFiles() override { std::filesystem::remove_all(folder_); }
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  bool is_there(const std::string& name) const { return std::filesystem::exists(path(name)); }
+
+  static Config layout(int stages, int tp = 1) {
+    Config config;
+    config.pipeline_parallel_degree = stages;
+    config.tensor_parallel_degree = tp;
+    config.plan_cache = "off";
+    return config;
+  }
+
+  const std::string folder_;
+};
+
+TEST_F(SavedFiles, OfPartsAreEachRanksOwn) {
+  run_local(
+      8,
+      [&] {
+        save(StateDict{{"rank", torch::full({3}, pp_rank() * 10 + tp_rank())}}, path("part"));
+        barrier();
+        EXPECT_EQ(load(path("part")).at("rank")[0].item<int>(), pp_rank() * 10 + tp_rank());
+        EXPECT_EQ(load(path("part")).metadata.size(), 0U);
+      },
+      layout(2, 2));
+  for (const char* name : {"part_0_0", "part_0_1", "part_1_0", "part_1_1"}) {
+    EXPECT_TRUE(is_there(name)) << name;
+  }
+  EXPECT_FALSE(is_there("part"));
+}
+
+TEST_F(SavedFiles, OfReplicasAreEachReplicasOwn) {
+  run_local(
+      4,
+      [&] {
+        save(rdp_rank() + 5, path("state"), {.per_replica = true});
+        save(7 + rdp_rank(), path("same"));  // the first replica's
+        barrier();
+        EXPECT_EQ(load<int>(path("state"), {.per_replica = true}), rdp_rank() + 5);
+        EXPECT_EQ(load<int>(path("same")), 7);
+      },
+      layout(2));
+  EXPECT_TRUE(is_there("state_0_0_1") && is_there("state_1_0_0") && is_there("same_1_0"));
+}
+
+TEST_F(SavedFiles, ForAllAreOneFile) {
+  run_local(2, [&] {
+    if (rank() == 1) {
+      save(Progress{4, {0.5, 0.25}, torch::arange(3), {}}, path("progress"), {.partial = false});
+      save(StateDict{{"w", torch::ones({2})}}, path("whole"), {.partial = false});
+    }
+    barrier();
+    const auto progress = load<Progress>(path("progress"), {.partial = false});
+    EXPECT_EQ(progress.epoch, 4);
+    EXPECT_EQ(progress.losses, (std::vector<double>{0.5, 0.25}));
+    EXPECT_TRUE(torch::equal(*progress.order, torch::arange(3)));
+    EXPECT_FALSE(progress.none.has_value());
+    EXPECT_TRUE(torch::equal(load(path("whole"), {.partial = false}).at("w"), torch::ones({2})));
+  });
+}
+
+TEST_F(SavedFiles, OfARankWithoutAnythingAreThere) {
+  run_local(2, [&] {
+    save(rank() == 0 ? StateDict{{"w", torch::ones({2})}} : StateDict(), path("uneven"));
+    EXPECT_EQ(load(path("uneven")).size(), rank() == 0 ? 1U : 0U);
+  });
+}
+
+/// A model's parts, and its optimizer's values beside them, go back where they came from.
+TEST_F(SavedFiles, BringAModelBack) {
+  run_local(
+      4,
+      [&] {
+        torch::manual_seed(1);
+        nn::Sequential net(nn::Linear(3, 4), nn::Linear(4, 2));
+        DistributedModel model(net);
+        model.place();
+        const auto before = model.state_dict(kAllPpRanks);
+        save(model.local_state_dict(), path("model"));
+        barrier();
+        {
+          const torch::NoGradGuard no_history;
+          for (auto& parameter : model.local_parameters()) parameter.zero_();
+        }
+        model.load_state_dict(load(path("model")));
+        const auto after = model.state_dict(kAllPpRanks);
+        for (const auto& [name, tensor] : before) {
+          EXPECT_TRUE(torch::equal(tensor, after.at(name))) << name;
+        }
+      },
+      layout(2));
+}
+
+TEST_F(SavedFiles, OfAnotherLayoutOrTypeAreRefused) {
+  run_local(
+      2, [&] { save(rank(), path("part")); }, layout(2));
+  run_local(
+      2,
+      [&] {
+        EXPECT_THAT(refusal<UsageError>([&] { load<int>(path("part")); }),
+                    AllOf(HasSubstr("part_0_0"), HasSubstr("a part for pp 2, tp 1"),
+                          HasSubstr("this job has pp 1, tp 1")));
+        EXPECT_THAT(refusal<UsageError>([&] { load<int>(path("part"), {.per_replica = true}); }),
+                    AllOf(HasSubstr("there is no"), HasSubstr("part_0_0, part_1_0")));
+        EXPECT_THAT(refusal<UsageError>([&] { load(path("else")); }), HasSubstr("there is none"));
+      },
+      layout(1));
+  run_local(
+      2,
+      [&] {
+        EXPECT_THAT(refusal<UsageError>([&] { load<double>(path("part")); }),
+                    HasSubstr("holds a int, and no double"));
+        save(StateDict{{"w", torch::ones({2})}}, path("dict"));
+        EXPECT_THAT(refusal<UsageError>([&] { load<int>(path("dict")); }),
+                    HasSubstr("tensors by name, and no int"));
+      },
+      layout(2));
+}
+
+}  // namespace saved_files_test
+}  // namespace smp
