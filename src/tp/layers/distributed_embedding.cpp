@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ostream>
+#include <vector>
 
 #include "base/check.h"
 #include "smp/tp/batch_primitives.h"
@@ -15,9 +16,6 @@ void require_sliceable(const torch::nn::EmbeddingOptions& options) {
   SMP_REQUIRE_AS(UnsupportedError, !options.max_norm(),
                  "DistributedEmbedding: max_norm needs the norms of whole rows, of which each rank "
                  "holds a part; leave it out, or use smp::nn::Embedding");
-  SMP_REQUIRE_AS(UnsupportedError, !options.scale_grad_by_freq(),
-                 "DistributedEmbedding: scale_grad_by_freq would count the indices of all ranks "
-                 "instead of one's own; leave it out, or use smp::nn::Embedding");
 }
 
 /// Makes a negative padding_idx count from the start, as torch::nn::Embedding does.
@@ -76,15 +74,28 @@ std::string DistributedEmbeddingImpl::obstacle(const torch::nn::EmbeddingImpl& o
   return {};
 }
 
+/// Gradients that are divided by how often an index occurs are so by what it does in one rank's
+/// batch, as in one process, where each is a call of its own.
+/// @param batch  rows of one rank's batch, of those in `indices`
+static at::Tensor look_up(const DistributedEmbeddingImpl& table, const at::Tensor& indices,
+                          std::int64_t batch) {
+  const auto& options = table.options;
+  const auto rows_of = [&](const at::Tensor& some) {
+    return at::embedding(table.weight, some, options.padding_idx().value_or(-1),
+                         options.scale_grad_by_freq(), options.sparse());
+  };
+  if (!options.scale_grad_by_freq() || batch == indices.size(0)) return rows_of(indices);
+  std::vector<at::Tensor> of_ranks;
+  for (const auto& some : indices.split(batch)) of_ranks.push_back(rows_of(some));
+  return at::cat(of_ranks);
+}
+
 at::Tensor DistributedEmbeddingImpl::forward(const at::Tensor& indices) {
   const auto dtype = indices.scalar_type();
   SMP_REQUIRE(dtype == at::kLong || dtype == at::kInt, "DistributedEmbedding: indices of type ",
               dtype, "; expected torch::kLong or torch::kInt");
   return tp::of_batch(indices, /*row_dims=*/0, [this](const at::Tensor& batch) {
-    const auto rows =
-        at::embedding(weight, whole_batch_for_tp(batch), options.padding_idx().value_or(-1),
-                      /*scale_grad_by_freq=*/false, options.sparse());
-    return batch_of_slices_for_tp(rows, -1);
+    return batch_of_slices_for_tp(look_up(*this, whole_batch_for_tp(batch), batch.size(0)), -1);
   });
 }
 

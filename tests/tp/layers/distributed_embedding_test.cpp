@@ -39,6 +39,19 @@ TEST(DistributedEmbedding, EqualsEmbedding) {
   }
 }
 
+/// Each rank's batch counts its own indices, some of which occur several times.
+TEST(DistributedEmbedding, ScalesGradientsByFrequencyAsEmbeddingDoes) {
+  for (const int size : {1, 2, 4}) {
+    for (const auto& shape : std::vector<std::vector<std::int64_t>>{{}, {9}, {0}, {4, 5}}) {
+      auto options = torch::nn::EmbeddingOptions(3, 8).scale_grad_by_freq(true);
+      SCOPED_TRACE(testing::Message() << size << " ranks, " << at::IntArrayRef(shape));
+      expect_as_plain([&] { return torch::nn::Embedding(options); },
+                      [&] { return nn::DistributedEmbedding(options); },
+                      whole_numbers(size, shape, 3), 1e-12);
+    }
+  }
+}
+
 TEST(DistributedEmbedding, TakesIndicesThatAreNotContiguous) {
   auto indices = whole_numbers(2, {3, 4}, 7);
   for (auto& each : indices) each = each.t();
@@ -104,9 +117,6 @@ TEST(DistributedEmbedding, RefusesWhatNeedsWholeRows) {
     EXPECT_THAT(
         refusal<UnsupportedError>([] { nn::DistributedEmbedding(Options(4, 4).max_norm(1)); }),
         HasSubstr("max_norm needs the norms of whole rows"));
-    EXPECT_THAT(refusal<UnsupportedError>(
-                    [] { nn::DistributedEmbedding(Options(4, 4).scale_grad_by_freq(true)); }),
-                HasSubstr("scale_grad_by_freq"));
     nn::DistributedEmbedding table(4, 4);
     EXPECT_THAT(refusal<UsageError>([&] { table(at::ones({2})); }), HasSubstr("indices of type"));
     for (const auto dtype : {at::kShort, at::kByte, at::kBool}) {
