@@ -152,6 +152,7 @@ file(GLOB_RECURSE pages RELATIVE ${ROOT} ${ROOT}/docs/*.md ${ROOT}/src/README.md
 foreach(page IN LISTS pages)
   file(READ ${ROOT}/${page} text)
   string(REPLACE "[](" " " text "${text}")  # a lambda in an example
+  string(REPLACE "[&](" "[&] (" text "${text}")  # of a lambda, no link
   string(REPLACE "](" " LINK:" text "${text}")
   string(REGEX REPLACE "[][;]" " " text "${text}")
   check_named_files(${page} "${text}")
@@ -165,6 +166,7 @@ endforeach()
 # Sets `result` to the pages in docs/ that `page` links to.
 function(linked_docs page result)
   file(READ ${ROOT}/${page} text)
+  string(REPLACE "[&](" "[&] (" text "${text}")  # of a lambda, no link
   string(REPLACE "](" " LINK:" text "${text}")
   string(REGEX REPLACE "[][;]" " " text "${text}")
   string(REGEX MATCHALL "LINK:[A-Za-z0-9_./-]+\\.md" links "${text}")
