@@ -15,9 +15,10 @@ namespace smp {
 /// `allow_unused` permits. Leaves are not touched and nothing is scaled by the microbatch's weight.
 /// Suspends the caller while modules on other ranks answer. Defaults are LibTorch's.
 ///
-/// With `create_graph` (gradient penalties, inner steps of MAML) the graph between outputs and
-/// inputs must be local: its modules live on the rank of the caller.
-/// @throws UnsupportedError  `create_graph`, and a module of another rank is in between.
+/// With `create_graph` (gradient penalties, Hessian-vector products, inner steps of MAML) the
+/// gradients can be differentiated again, by this function and by model.backward(), wherever the
+/// modules between outputs and inputs live. Their graph is freed by the first pass that does not
+/// keep it, or with them, and at the end of the step.
 /// @throws UsageError        an input is a parameter of another rank, or was not used; outputs that
 ///                           need no gradient, or are no numbers and have none in `grad_outputs`.
 /// @throws RemoteError       what a hook or node on another rank threw.

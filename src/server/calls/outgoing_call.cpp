@@ -59,6 +59,7 @@ StepState* OutgoingCall::step() const noexcept {
 
 OutgoingCall::~OutgoingCall() {
   abandon();
+  drop_gradient_graph();
   if (auto* const step = this->step()) step->requests.take(pass_.request);
 }
 
@@ -103,15 +104,11 @@ bool OutgoingCall::begun_early() const noexcept {
   return begun && !pass_.done;
 }
 
-StepState& OutgoingCall::require_may_join(const BackwardOptions& options) const {
+StepState& OutgoingCall::require_may_join() const {
   auto* const step = this->step();
   const auto who = [this] { return base::concat(facts_.path, ", microbatch ", facts_.microbatch); };
   SMP_REQUIRE(step != nullptr, "backward of remote module ", who(),
               ": its step is over; call model.backward() inside the body of smp::step");
-  SMP_REQUIRE_AS(UnsupportedError, !options.create_graph, "backward of remote module ", who(),
-                 ": create_graph across ranks is not available; place the modules between the "
-                 "outputs and the inputs of smp::grad() on one stage (model.set_partition(\"",
-                 facts_.path, "\", stage of its caller)), with the code that calls smp::grad()");
   SMP_REQUIRE(backward_ == BackwardState::kNone || backward_ == BackwardState::kReleased,
               "backward of remote module ", who(),
               ": two backward passes run through it at the same time");
@@ -129,7 +126,7 @@ void OutgoingCall::join(const BackwardOptions& options, Completion done, fiber::
     if (backward_ != BackwardState::kAsked) deliver();
     return;
   }
-  auto& step = require_may_join(options);
+  auto& step = require_may_join();
   backward_.become(BackwardState::kJoined);
   pass_ = {{}, std::move(done), on_answer, options.keep_graph};
   notes_.routed = {};
@@ -195,6 +192,25 @@ void OutgoingCall::end_dropped() noexcept {
   drop();
 }
 
+// ---- graphs of gradients -----------------------------------------------------------------------
+
+/// The owner has kept a record; somebody has to name it again, or to say that nobody will.
+void OutgoingCall::keep_gradient_graph(BackwardResponse& response) {
+  drop_gradient_graph();
+  auto facts = facts_;
+  facts.record = response.record;
+  facts.num_results = 0;
+  const auto line = line_.lock();
+  if (line != nullptr) line->note_record(facts.step, facts.microbatch);
+  gradient_graph_ = {std::make_shared<OutgoingCall>(line, std::move(facts), ForwardState::kUsed),
+                     std::move(response.requires_grad), std::move(response.inner)};
+}
+
+/// No pass has taken it: it had ended by an exception.
+void OutgoingCall::drop_gradient_graph() noexcept {
+  if (const auto graph = take_gradient_graph(); graph.call != nullptr) graph.call->drop();
+}
+
 // ---- answers -----------------------------------------------------------------------------------
 
 void OutgoingCall::Target::on_forward(ForwardResponse&& response) noexcept {
@@ -207,6 +223,7 @@ void OutgoingCall::Target::on_backward(BackwardResponse&& response) noexcept {
   if (!is_backward())
     return on_error({call.facts_.owner, "a backward answer to a forward request"});
   call.notes_ = {std::move(response.forms), std::move(response.routed)};
+  if (response.record) call.keep_gradient_graph(response);
   call.end_backward(BackwardState::kAnswered, std::move(response.gradients), nullptr);
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "fiber/scheduler.h"
@@ -192,6 +193,14 @@ class OutgoingCall final : public std::enable_shared_from_this<OutgoingCall> {
   };
   Notes& notes() noexcept { return notes_; }
 
+  /// The graph of the gradients that came last (create_graph), which a backward can be asked for
+  /// like that of the call.
+  struct GradientGraph {
+    std::shared_ptr<OutgoingCall> call;  ///< nullptr: they have none
+    Note requires_grad, inner;           ///< as in BackwardResponse
+  };
+  GradientGraph take_gradient_graph() noexcept { return std::exchange(gradient_graph_, {}); }
+
  private:
   /// Takes what comes of one of its requests.
   struct Target final : ResponseTarget {
@@ -212,11 +221,13 @@ class OutgoingCall final : public std::enable_shared_from_this<OutgoingCall> {
   };
 
   StepState* step() const noexcept;
-  StepState& require_may_join(const BackwardOptions& options) const;
+  StepState& require_may_join() const;
   void end_forward(ForwardState state) noexcept;
   void end_backward(BackwardState state, variable_list&& gradients, std::exception_ptr error);
   void deliver();
   void end_dropped() noexcept;
+  void keep_gradient_graph(BackwardResponse& response);
+  void drop_gradient_graph() noexcept;
 
   const std::weak_ptr<CallLine> line_;  // tensors and graphs may outlive the session
   CallFacts facts_;
@@ -227,7 +238,8 @@ class OutgoingCall final : public std::enable_shared_from_this<OutgoingCall> {
   variable_list gradients_;  // kAnswered
   std::exception_ptr error_;
   Notes notes_;
-  bool dropped_ = false;  // while it was asked for
+  GradientGraph gradient_graph_;  // until a pass takes it
+  bool dropped_ = false;          // while it was asked for
   Target forward_target_{*this};
   Target backward_target_{*this};
 };

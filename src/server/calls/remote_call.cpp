@@ -1,14 +1,40 @@
 // server/calls/remote_call.cpp: gradients become a request, and its answer becomes gradients.
 #include "server/calls/remote_call.h"
 
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 #include "server/graph/gradient_sum.h"
+#include "server/protocol/flag_note.h"
+#include "server/values/link_follower.h"
 #include "server/values/tensor_forms.h"
 
 namespace smp::server {
+namespace {
+
+/// The histories of `gradients`; invalid where there is none, or where it is that of one before.
+edge_list histories_of(const variable_list& gradients) {
+  edge_list histories;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const auto& gradient = gradients[i];
+    const bool has = gradient.defined() && gradient.requires_grad() && !stands_before(gradients, i);
+    histories.push_back(has ? torch::autograd::impl::gradient_edge(gradient)
+                            : torch::autograd::Edge());
+  }
+  return histories;
+}
+
+TensorFlags valid(const edge_list& edges) {
+  TensorFlags flags;
+  for (const auto& edge : edges) flags.push_back(edge.is_valid());
+  return flags;
+}
+
+}  // namespace
 
 #if SMP_INTRUSIVE_NODES
 void RemoteCall::release_resources() {
@@ -29,6 +55,7 @@ void RemoteCall::start(variable_list&& gradients, const BackwardOptions& options
     }
   }
   call_->join(options, std::move(done));
+  histories_ = options.create_graph ? histories_of(gradients) : edge_list();
   if (call_->backward() != BackwardState::kJoined) return;  // begun early, or it has ended
   try {
     start_in_chain(std::move(gradients), options, {});
@@ -83,6 +110,8 @@ BackwardRequest RemoteCall::request_for(variable_list&& gradients, const Backwar
   BackwardRequest request;
   request.gradients = std::move(gradients);
   request.only_inputs = !options.accumulate;
+  request.create_graph = options.create_graph;
+  if (options.create_graph) request.history = note_of(valid(histories_));
   request.forms = take_forms(request.gradients, "output gradient", facts.path, /*layout=*/false);
   if (!paths.in.empty()) {
     request.gradients.resize(std::max<std::size_t>(num_inputs(), facts.num_results));
@@ -117,11 +146,32 @@ void RemoteCall::require_whole_gradient(std::uint32_t input) const {
 void RemoteCall::unpack(variable_list& gradients) {
   restore_forms(std::exchange(call_->notes().forms, Note()), gradients);
   gradients.resize(num_outputs());
+  hang_on_graph(gradients);
   for (auto& own : passing_) {
     if (!own.gradient.defined()) continue;
     add_gradient(gradients[own.argument], std::exchange(own.gradient, at::Tensor()));
   }
   if (hooked_ != nullptr) hooked_->gradients = gradients;
+}
+
+/// Gives gradients that the owner has a graph of their history: a call like this one, whose
+/// arguments are the gradients that came and the arguments of this one.
+void RemoteCall::hang_on_graph(variable_list& gradients) {
+  auto edges = std::exchange(histories_, {});
+  auto graph = call_->take_gradient_graph();
+  if (graph.call == nullptr) return;
+  edges.insert(edges.end(), next_edges().begin(), next_edges().end());
+  const auto node = make_node<RemoteCall>(std::move(graph.call));
+  node->set_next_edges(std::move(edges));
+  node->set_inner(std::move(graph.inner));
+  const auto requires_grad = flags_of(graph.requires_grad);
+  for (std::size_t i = 0; i < requires_grad.size(); ++i) {
+    if (requires_grad[i]) {
+      torch::autograd::set_history(gradients.at(i), node);
+    } else {
+      add_input_without_history(*node, gradients.at(i));
+    }
+  }
 }
 
 }  // namespace smp::server

@@ -58,6 +58,7 @@ class RemoteCall final : public AsyncNode {
   void require_whole_gradient(std::uint32_t input) const override;
 
  private:
+  void hang_on_graph(variable_list& gradients);
   bool may_be_in_chain() const noexcept;
   BackwardRequest request_for(variable_list&& gradients, const BackwardOptions& options,
                               const Paths& paths) const;
@@ -66,6 +67,7 @@ class RemoteCall final : public AsyncNode {
   std::vector<Passing> passing_;             // nearly always empty
   Note inner_;                               // likewise
   std::shared_ptr<HookedGradients> hooked_;  // nullptr: the module hooked no argument
+  edge_list histories_;  // of the gradients, while a backward with create_graph runs
 };
 
 }  // namespace smp::server

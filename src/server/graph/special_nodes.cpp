@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "base/check.h"
 #include "d2d/tensors/tensor_data.h"
@@ -58,13 +60,37 @@ variable_list BoundaryInput::apply(variable_list&& gradients) {
 }
 
 void BoundaryInput::take(variable_list&& gradients, const BoundaryInput* of_pass) {
-  const bool fetched = !closed_ && (!execution_ || of_pass == this);
+  const bool of_this = of_pass != nullptr && of_pass->leads_to(*this);
+  const bool fetched = !closed_ && (!execution_ || of_this);
   const auto defined = [](const at::Tensor& gradient) { return gradient.defined(); };
   if (!fetched && std::any_of(gradients.begin(), gradients.end(), defined)) refuse();
   captured.resize(gradients.size());
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     add_gradient(captured[i], std::move(gradients[i]));
   }
+}
+
+bool BoundaryInput::leads_to(const BoundaryInput& other) const noexcept {
+  const auto* own = this;
+  while (own != nullptr && own != &other) own = own->older_.get();
+  return own != nullptr;
+}
+
+edge_list BoundaryInput::edges_into(NodePointer<BoundaryInput> boundary) {
+  edge_list edges;
+  for (; boundary; boundary = boundary->older_) {
+    for (std::uint32_t i = 0; i < boundary->num_inputs(); ++i) edges.emplace_back(boundary, i);
+  }
+  return edges;
+}
+
+variable_list BoundaryInput::fetch() {
+  auto all = std::exchange(captured, {});
+  all.resize(num_inputs());
+  if (!older_) return all;
+  auto more = older_->fetch();
+  all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+  return all;
 }
 
 void BoundaryInput::refuse() const {

@@ -137,6 +137,13 @@ class BoundaryInput final : public Node {
   void belongs_to(const Execution& execution) noexcept { execution_ = execution; }
   /// Refuses gradients from now on: those captured have been fetched for the last time.
   void close() noexcept { closed_ = true; }
+  /// What hangs on this boundary is the graph of a backward over the execution of `older`, and may
+  /// lead there too: a pass over it brings gradients of both (create_graph).
+  void extends(NodePointer<BoundaryInput> older) noexcept { older_ = std::move(older); }
+  /// One edge for each input of this boundary, then those of the ones that it extends.
+  static edge_list edges_into(NodePointer<BoundaryInput> boundary);
+  /// Takes what has been captured, in the order of edges_into().
+  variable_list fetch();
 
   /// Adds `gradients` to those captured. @throws UsageError  nobody would fetch them: `of_pass`,
   /// the boundary of the running pass, is another one, or close() was called.
@@ -147,8 +154,10 @@ class BoundaryInput final : public Node {
 
  private:
   [[noreturn]] void refuse() const;
+  bool leads_to(const BoundaryInput& other) const noexcept;
 
   std::optional<Execution> execution_;  // none: arguments of the step, any pass may come
+  NodePointer<BoundaryInput> older_;    // nullptr: of a forward
   bool closed_ = false;
 };
 /// Hangs each of `tensors` whose flag in `requires_grad` is set on a new boundary; input numbers

@@ -134,6 +134,8 @@ struct BackwardRequest {
   std::vector<GradientRoute> routes = {};    ///< gradients that do not go to the caller
   std::optional<EarlyStart> early = {};
   std::vector<RequestId> releases = {};  ///< ReleaseOutputs that travels along
+  bool create_graph = false;             ///< what it computes is to have a record as well
+  Note history = {};  ///< if so: of each gradient: '\1' if its sender has a history for it
 };
 
 /// The answer to a BackwardRequest: gradients of the execution's inputs.
@@ -142,6 +144,11 @@ struct BackwardResponse {
   std::vector<at::Tensor> gradients;
   Note forms;        ///< of the gradients
   Note routed = {};  ///< of each gradient: '\1' if there is one, and it went on its route; or empty
+  /// With create_graph: the graph of the gradients. Its inputs are the gradients of the request,
+  /// then the inputs of the record that was walked. None: it leads to nothing.
+  RecordId record = {};
+  Note requires_grad = {};  ///< if there is one: of each gradient: '\1' if it belongs to the record
+  Note inner = {};          ///< likewise: '\1' if others were computed from it; or empty
 };
 
 /// The answer to a forward or backward request that has thrown.

@@ -198,6 +198,8 @@ BackwardRequest backward_request(d2d::ArrivedFrame&& frame) {
                           std::move(settings)};
   if ((start.flags & wire::kPromises) != 0) take_routes(body.take_note(), message);
   if ((start.flags & wire::kEarly) != 0) message.early = early_start(body.take_note());
+  message.create_graph = (start.flags & wire::kCreateGraph) != 0;
+  if (message.create_graph) message.history = body.take_note();
   message.forms = std::string(body.rest());
   return message;
 }
@@ -206,6 +208,14 @@ BackwardResponse backward_response(d2d::ArrivedFrame&& frame, const wire::Start&
   wire::ExtraReader body(wire::text_of(frame.body));
   BackwardResponse message{start.request, std::move(frame.tensors), {}};
   if ((start.flags & wire::kPromises) != 0) message.routed = body.take_note();
+  if ((start.flags & wire::kCreateGraph) != 0) {
+    const auto record = body.take_note();
+    NumberReader in(record);
+    message.record.slot = static_cast<std::uint32_t>(in.index(kAny));
+    message.record.generation = static_cast<std::uint32_t>(in.index(kAny));
+    message.requires_grad = body.take_note();
+    message.inner = body.take_note();
+  }
   message.forms = std::string(body.rest());
   return message;
 }

@@ -104,6 +104,18 @@ void put_early(const EarlyStart& early, wire::Start& start, wire::ExtraWriter& b
   body.put_note(text);
 }
 
+void put_graph(const BackwardResponse& message, wire::Start& start, wire::ExtraWriter& body) {
+  if (!message.record) return;
+  start.flags |= wire::kCreateGraph;
+  std::string text;
+  NumberWriter out(text);
+  out.put(message.record.slot);
+  out.put(message.record.generation);
+  body.put_note(text);
+  body.put_note(message.requires_grad);
+  body.put_note(message.inner);
+}
+
 // ---- the rare kinds ----------------------------------------------------------------------------
 
 void send_failure(d2d::Channel& channel, GlobalRank peer, const wire::Start& start,
@@ -283,6 +295,10 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
   }
   put_routes(message, header.start, body);
   if (message.early) put_early(*message.early, header.start, body);
+  if (message.create_graph) {
+    header.start.flags |= wire::kCreateGraph;
+    body.put_note(message.history);
+  }
   body.put_rest(message.forms);
   post(channel, peer, wire::bytes_of(header), body.bytes(), message.gradients);
 }
@@ -290,12 +306,15 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
                   const BackwardResponse& message) {
   auto start = start_of(wire::Kind::kBackwardResponse, step, message.request);
-  if (message.routed.empty()) {
+  if (message.routed.empty() && !message.record) {
     return post(channel, peer, wire::bytes_of(start), message.forms, message.gradients);
   }
-  start.flags |= wire::kPromises;
   wire::ExtraWriter body;
-  body.put_note(message.routed);
+  if (!message.routed.empty()) {
+    start.flags |= wire::kPromises;
+    body.put_note(message.routed);
+  }
+  put_graph(message, start, body);
   body.put_rest(message.forms);
   post(channel, peer, wire::bytes_of(start), body.bytes(), message.gradients);
 }

@@ -111,8 +111,9 @@ void BackwardRequests::run(BackwardTask&& task) {
       task.source, request.request, scope,
       [&] {
         const auto* path = core_.scopes.modules.path(identity.module);
+        if (request.create_graph) return graph_of_gradients(request, scope);
         auto gradients = reached ? run_backward_of(request, scope, rest)
-                                 : variable_list(record->inputs->num_inputs());
+                                 : variable_list(BoundaryInput::edges_into(record->inputs).size());
         return response_to(task.source, request, std::move(gradients), path);
       },
       [&] { fail_routes(task.source, request); });
@@ -186,6 +187,8 @@ variable_list BackwardRequests::run_backward_of(BackwardRequest& request, Execut
                                                 std::optional<WeightWork>& rest) {
   restore_forms(request.forms, request.gradients);
   const auto record = take_record(request);
+  const GraphTurns::Turn turn(record.turns, wait_for_turn(record));
+  const bool keep_graph = request.keep_graph || record.turns != nullptr;
   if (request.early && request.early->output >= 0) {
     const auto output = static_cast<std::size_t>(request.early->output);
     request.gradients.at(output) =
@@ -202,12 +205,14 @@ variable_list BackwardRequests::run_backward_of(BackwardRequest& request, Execut
     gradients.push_back(std::move(request.gradients[i]));
   }
   if (request.only_inputs) {
-    return gradients_of_inputs(record, roots, std::move(gradients), request.keep_graph);
+    auto found = gradients_of_inputs(record, roots, std::move(gradients), keep_graph);
+    if (!request.keep_graph) core_.accumulator.close(record.execution);
+    return found;
   }
   GradientAccumulator::Pass sink(core_.accumulator, record.execution,
                                  scope.identity().after_first_backward);
   auto& inputs = *record.inputs;
-  auto options = pass_options(request.keep_graph, core_);
+  auto options = pass_options(keep_graph, core_);
   options.random_key = scope.random_key_of_hooks();
   options.boundary = &inputs;
   if (core_.step->progress.splits_backward(record.microbatch)) {
@@ -218,9 +223,27 @@ variable_list BackwardRequests::run_backward_of(BackwardRequest& request, Execut
     run_backward(roots, std::move(gradients), options, {}, &sink);
   }
   if (!rest || !rest->part) core_.accumulator.close(record.execution);
-  auto captured = std::exchange(inputs.captured, {});
-  captured.resize(inputs.num_inputs());
-  return captured;
+  return inputs.fetch();
+}
+
+/// Runs the backward of smp::grad() with create_graph.
+BackwardResponse BackwardRequests::graph_of_gradients(BackwardRequest& request,
+                                                      ExecutionScope& scope) {
+  restore_forms(request.forms, request.gradients);
+  const auto record = take_record(request);
+  const GraphTurns::Turn turn(record.turns, wait_for_turn(record));
+  if (core_.accumulator.after_first_backward(record.execution)) scope.set_after_first_backward();
+  const ModesScope modes(record.modes.without_autocast());
+  scope.settings().set(settings_of(request, record));
+  auto response = graphs_.run(request, record, scope);
+  if (!request.keep_graph) core_.accumulator.close(record.execution);
+  return response;
+}
+
+/// The reason that reports give for a pass that waits for another one.
+fiber::WaitReason BackwardRequests::wait_for_turn(const Record& record) const {
+  return {"another backward of this graph", core_.scopes.modules.path(record.module),
+          core_.port.name().value(), record.microbatch};
 }
 
 /// Runs the second part of a backward once this rank has no work that others wait for. An exception
@@ -248,21 +271,15 @@ void BackwardRequests::run_rest(WeightWork& rest, ExecutionScope& scope) try {
       remote_exception(failure_of(std::current_exception(), core_.port.rank(), who)));
 }
 
-/// Runs the backward of smp::grad(): only nodes that lead to the boundary are executed. Closes the
-/// execution if its graph is freed.
+/// Runs the backward of smp::grad(): only nodes that lead to the boundary are executed.
 variable_list BackwardRequests::gradients_of_inputs(const Record& record, const edge_list& roots,
                                                     variable_list&& gradients, bool keep_graph) {
   auto options = pass_options(keep_graph, core_);
   options.random_key = ExecutionScope::current()->random_key_of_hooks();
   options.accumulate = false;
-  edge_list inputs;
-  for (std::uint32_t i = 0; i < record.inputs->num_inputs(); ++i) {
-    inputs.emplace_back(record.inputs, i);
-  }
+  const auto inputs = BoundaryInput::edges_into(record.inputs);
   if (inputs.empty()) return {};
-  auto captured = run_backward(roots, std::move(gradients), options, inputs);
-  if (!keep_graph) core_.accumulator.close(record.execution);
-  return captured;
+  return run_backward(roots, std::move(gradients), options, inputs);
 }
 
 }  // namespace smp::server

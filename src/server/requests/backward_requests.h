@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "server/requests/gradient_graphs.h"
 #include "server/requests/request_answer.h"
 #include "server/step/failure_control.h"
 #include "server/step/server_core.h"
@@ -15,7 +16,7 @@ namespace smp::server {
 class BackwardRequests {
  public:
   BackwardRequests(ServerCore& core, FailureControl& failures)
-      : core_(core), failures_(failures), answer_(core, failures) {}
+      : core_(core), failures_(failures), answer_(core, failures), graphs_(core) {}
 
   /// Of another rank; safe in a poll.
   void on_message(PpRank source, BackwardRequest&& request);
@@ -31,6 +32,8 @@ class BackwardRequests {
   bool has_one_number(RecordId record, std::int32_t output) const;
   variable_list run_backward_of(BackwardRequest& request, ExecutionScope& scope,
                                 std::optional<WeightWork>& rest);
+  BackwardResponse graph_of_gradients(BackwardRequest& request, ExecutionScope& scope);
+  fiber::WaitReason wait_for_turn(const Record& record) const;
   void run_rest(WeightWork& rest, ExecutionScope& scope);
   BackwardResponse response_to(PpRank caller, BackwardRequest& request, variable_list&& gradients,
                                const char* path);
@@ -44,6 +47,7 @@ class BackwardRequests {
   ServerCore& core_;
   FailureControl& failures_;
   RequestAnswer answer_;
+  GradientGraphs graphs_;
 };
 
 }  // namespace smp::server

@@ -12,6 +12,7 @@
 #include "module/call_handler.h"
 #include "server/promises/promised_tensor.h"
 #include "server/protocol/exception_text.h"
+#include "server/protocol/flag_note.h"
 #include "server/protocol/remote_exception.h"
 #include "server/requests/link_taker.h"
 #include "server/values/clone_on_write.h"
@@ -27,12 +28,6 @@ using schedule::Phase;
 bool all_defined(const std::vector<at::Tensor>& tensors) {
   return std::all_of(tensors.begin(), tensors.end(),
                      [](const at::Tensor& tensor) { return tensor.defined(); });
-}
-
-Note note_of(const TensorFlags& flags) {
-  std::string note;
-  for (std::size_t i = 0; i < flags.size(); ++i) note += flags[i] ? '\1' : '\0';
-  return note;
 }
 
 /// True if an argument comes from a call that ended otherwise than was promised, or from one whose

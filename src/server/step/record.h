@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "module/node_pointer.h"
 #include "server/backward/executor.h"
 #include "server/modules/settings_board.h"
 #include "server/protocol/execution_modes.h"
 #include "server/protocol/message.h"
+#include "server/step/graph_turns.h"
 #include "server/sums/gradient_accumulator.h"
 
 namespace smp::server {
@@ -24,6 +26,9 @@ struct Record {
   CallPosition position;         ///< of the call that made it
   SettingsBoard::View settings;  ///< at the end of its forward
   std::uint32_t num_passes = 0;  ///< through it so far
+  /// Of the records that share its graph: a backward with create_graph went through it, or made it.
+  /// Passes leave that graph as it is; it goes with the last of the records. nullptr: its own.
+  std::shared_ptr<GraphTurns> turns = nullptr;
 
   /// Takes the position of the calls that hooks make during the next pass over the record: after
   /// all calls of its forward, and after those of earlier passes.

@@ -9,7 +9,6 @@ namespace smp {
 namespace grad_test {
 
 using at::Tensor;
-using testing::AllOf;
 using testing::HasSubstr;
 
 // In one process smp::grad is LibTorch's.
@@ -114,20 +113,6 @@ TEST(Grad, InsideARemoteModuleEqualsOneProcess) {
       expect_close(top->inner->linear->weight.grad(), plain->linear->weight.grad(), "weight");
       expect_close(top->inner->linear->bias.grad(), plain->linear->bias.grad(), "bias");
     }
-  });
-}
-
-TEST(Grad, CreateGraphAcrossRanksSaysWhatToPlaceWhere) {
-  on_ranks(2, [] {
-    FarModel own;
-    auto train = smp::step([&](Tensor x) {
-      if (is_tracing()) return;
-      x.requires_grad_();
-      smp::grad({own.model(x).sum()}, {x}, {}, {}, true);
-    });
-    EXPECT_THAT(refused_step<UnsupportedError>(0, [&] { train(rows(4)); }),
-                AllOf(HasSubstr("remote module far"), HasSubstr("create_graph"),
-                      HasSubstr("set_partition(\"far\"")));
   });
 }
 

@@ -423,6 +423,36 @@ TEST_F(MessageCodecTest, ABackwardRequestAndItsResponse) {
   EXPECT_TRUE(at::equal(answer.gradients.at(0), at::zeros({4})));
 }
 
+TEST_F(MessageCodecTest, ABackwardThatIsToHaveAGraph) {
+  BackwardRequest sent;
+  sent.gradients = {at::ones({2}), at::Tensor(), at::ones({1})};
+  sent.create_graph = sent.only_inputs = true;
+  sent.history = std::string("\1\0\0", 3);
+  sent.forms = "forms";
+  sent.promised = {{1}};
+  const auto got = cross(sent);
+  EXPECT_TRUE(got.create_graph);
+  EXPECT_EQ(got.history, sent.history);
+  EXPECT_EQ(got.forms, "forms");
+  EXPECT_EQ(got.promised.size(), 1);
+  EXPECT_FALSE(cross(BackwardRequest()).create_graph);
+
+  for (const bool routed : {false, true}) {
+    BackwardResponse response{{5, 6}, {at::zeros({4}), at::ones({1})}, "forms"};
+    if (routed) response.routed = std::string("\0\1", 2);
+    response.record = {7, 8};
+    response.requires_grad = std::string("\1\0", 2);
+    response.inner = std::string("\0\1", 2);
+    const auto answer = cross(response);
+    EXPECT_EQ(answer.record, (RecordId{7, 8}));
+    EXPECT_EQ(answer.requires_grad, response.requires_grad);
+    EXPECT_EQ(answer.inner, response.inner);
+    EXPECT_EQ(answer.routed, response.routed);
+    EXPECT_EQ(answer.forms, "forms");
+  }
+  EXPECT_FALSE(cross(BackwardResponse{{5, 6}, {at::zeros({4})}, "forms"}).record);
+}
+
 TEST_F(MessageCodecTest, TheRareKinds) {
   const auto error = cross_rare(ErrorResponse{{1, 9}, {PpRank(2), "kaboom", 17}});
   EXPECT_EQ(error.request, (RequestId{1, 9}));
