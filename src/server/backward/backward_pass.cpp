@@ -227,8 +227,6 @@ void BackwardPass::suspend_in(NodeIndex index, module::SuspendingNode& node,
   SMP_REQUIRE(!inside_node(), "a backward pass that was begun inside the backward of another node ",
               "cannot wait for other ranks in ", node.name(),
               ": call distributed modules in a tensor hook or outside of backward instead");
-  SMP_REQUIRE_AS(UnsupportedError, !options_.create_graph, "create_graph: ", node.name(),
-                 ", which works with other ranks, has no second derivative");
   take_turn(options_.turns);
   variable_list kept;
   const bool has_post_hooks = !node.post_hooks().empty();

@@ -45,12 +45,25 @@ class ExchangeNode final : public module::SuspendingNode {
     TensorParallel::current().require_current(*meeting_);
     // Another rank may have a gradient where this one has none.
     const auto gradient = gradients[0].defined() ? gradients[0] : input_metadata(0).zeros_like();
-    if (backward_.is_identity()) return {gradient};
-    return {smp::run(backward_, meeting_->backward(), *meeting_, gradient)};
+    const bool moves = !backward_.is_identity();
+    auto result = moves ? smp::run(backward_, meeting_->backward(), *meeting_, gradient) : gradient;
+    return {at::GradMode::is_enabled() ? with_history(result, gradient) : result};
   }
   std::string name() const override { return name_; }
 
  private:
+  /// With create_graph: gives `result` the history that it has as what this exchange made of
+  /// `gradient`. So on every rank of the group, also where nothing led to the gradient: they meet
+  /// there again.
+  at::Tensor with_history(const at::Tensor& result, const at::Tensor& gradient) const {
+    auto meeting = TensorParallel::current().meet(name_);
+    const auto node = make_node<ExchangeNode>(backward_.dual(), std::move(meeting), name_);
+    node->set_next_edges(torch::autograd::collect_next_edges(gradient));
+    auto differentiable = result.detach();
+    torch::autograd::set_history(differentiable, node);
+    return differentiable;
+  }
+
   const Exchange backward_;
   const std::shared_ptr<const Meeting> meeting_;
   const char* const name_;
