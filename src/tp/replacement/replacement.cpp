@@ -141,12 +141,15 @@ class Replacing {
     }
   }
 
-  /// Puts a stand-in that has parameters of its own in the place of the original in the model.
+  /// Puts a stand-in that has parameters or children of its own in the place of the original in the
+  /// model.
   static void take_over(torch::nn::Module& original, const std::string& path, StandIn& stand_in) {
     auto& own = stand_in.module();
     own.train(original.is_training());
     const auto kept = tensors_of(own), known = tensors_of(original);
-    stand_in.in_tree = !std::includes(known.begin(), known.end(), kept.begin(), kept.end());
+    // Children of the original would be placed by themselves, though nobody calls them any more.
+    stand_in.in_tree = !original.children().empty() ||
+                       !std::includes(known.begin(), known.end(), kept.begin(), kept.end());
     if (!stand_in.in_tree) return;
     for (const auto& item : original.named_parameters()) {
       if (kept.count(item.value().unsafeGetTensorImpl()) != 0) continue;

@@ -2,6 +2,7 @@
 // under autocast.
 #include "tp/slices/joined_product.h"
 
+#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
