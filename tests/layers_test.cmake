@@ -10,6 +10,7 @@ cmake_path(ABSOLUTE_PATH ROOT NORMALIZE)  # file(GLOB RELATIVE .) finds nothing,
 # What each layer may include: itself and everything below it.
 set(BELOW_base base)
 set(BELOW_config config base)
+set(BELOW_data data config base)
 set(BELOW_alive alive base)
 set(BELOW_fiber fiber alive base)
 set(BELOW_module module alive base)
@@ -26,15 +27,16 @@ set(BELOW_partition partition simulate schedule config base)
 set(BELOW_trial trial partition simulate deferred module schedule config alive base)
 set(BELOW_server server d2d schedule precision module fiber config alive base)
 set(BELOW_report report partition simulate schedule config base)
-set(BELOW_api api report trial server dp tp checkpoint partition simulate deferred precision schedule d2d nn module fiber config
-    alive base)
+set(BELOW_api api report trial server dp tp checkpoint partition simulate deferred precision schedule d2d nn module fiber data
+    config alive base)
 set(BELOW_cli cli ${BELOW_api})
-set(LAYERS base config alive fiber module nn deferred precision schedule d2d dp tp checkpoint simulate partition trial server report
+set(LAYERS base config data alive fiber module nn deferred precision schedule d2d dp tp checkpoint simulate partition trial server report
     api cli)
 
 # The rooms of large layers, lowest first: a file may include what is in its own room and in those before it. "." is what
 # lies in the layer's folder itself.
 set(ROOMS_base . text memory machine)
+set(ROOMS_data files sentencepiece tokenizers shards documents order loading)
 set(ROOMS_d2d wire tensors watch lend channel wires wires/mpi wires/shm wires/local wires/cuda wires/ofi wires/ucx job
     collectives)
 set(ROOMS_tp group slices losses experts layers replacement)
@@ -63,6 +65,7 @@ set(LAYER_OF_nn/mixture_of_experts.h nn)
 set(LAYER_OF_nn/rms_norm.h nn)
 set(LAYER_OF_nn/rotary_embedding.h nn)
 set(LAYER_OF_nn/scaled_init.h nn)
+set(LAYER_OF_data data)
 set(LAYER_OF_step.h api)
 set(LAYER_OF_step_output.h api)
 set(LAYER_OF_smp.h api)
@@ -75,8 +78,8 @@ set(LAYER_OF_tp tp)
 set(LAYER_OF_tp.h tp)
 
 # Libraries that stay inside one layer: the start of the included path, then the layers.
-set(PRIVATE_LIBRARIES "mpi\\.h" "boost/" "google/protobuf/" "nlohmann/" "CLI/" "spdlog/")
-set(ONLY_IN "d2d" "fiber,report" "report" "config,checkpoint,partition,report,api,cli" "config,api,cli" "base")
+set(PRIVATE_LIBRARIES "mpi\\.h" "boost/" "google/protobuf/" "nlohmann/" "CLI/" "spdlog/" "sentencepiece_")
+set(ONLY_IN "d2d" "fiber,report" "report" "config,checkpoint,partition,report,api,cli" "config,api,cli" "base" "data")
 
 function(complain file text)
   message("${file}: ${text}")
