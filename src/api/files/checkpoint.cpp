@@ -15,15 +15,15 @@
 #include <vector>
 
 #include "api/files/model_exchange.h"
-#include "api/optimizer/whole_tensors.h"
+#include "api/files/model_save.h"
 #include "api/rank/public_call.h"
 #include "api/rank/rank.h"
-#include "api/state/session_state.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text/excerpt.h"
 #include "checkpoint/aliases.h"
 #include "checkpoint/exchange.h"
+#include "checkpoint/file_metadata.h"
 #include "checkpoint/load_plan.h"
 #include "checkpoint/safetensors_file.h"
 #include "checkpoint/safetensors_set.h"
@@ -33,71 +33,10 @@ namespace smp {
 namespace {
 
 using checkpoint::Aliases;
-using checkpoint::attempt;
 using checkpoint::Metadata;
 using checkpoint::SafetensorsSet;
 using checkpoint::SafetensorsWriter;
 using checkpoint::TensorInfo;
-
-/// Adds the format that Python's tools ask for: "pt" means tensors of PyTorch.
-Metadata with_format(Metadata metadata) {
-  for (const char* own : {checkpoint::kAliasKey, checkpoint::kChecksumKey}) {
-    SMP_REQUIRE(metadata.count(own) == 0, "save_safetensors: the metadata \"", own,
-                "\" is written by this library, and means something when the file is loaded; give "
-                "yours another name");
-  }
-  metadata.emplace("format", "pt");
-  return metadata;
-}
-
-/// What the replicas learn of a file that the first one writes. That may save alone; another one
-/// that saves waits for it.
-class WordOfTheFile {
- public:
-  /// @param sliced  the model has slices, of which the first replica has all
-  WordOfTheFile(Rank& rank, const DistributedModelBase& model, bool sliced)
-      : ranks_(rank.groups().training_ranks().lane(kFirstLane + number_of(model))),
-        writer_(ranks_.members()[0]),
-        number_(static_cast<std::uint64_t>(rank.server().steps()) << kBitsOfSaves) {
-    if (rank.groups().num_replicas() == 1) return;
-    for (const GlobalRank member : ranks_.members()) {
-      const auto place = rank.topology().coordinates(member.value());
-      const bool first = place.rdp == 0 && (sliced || place.tp == 0);
-      if (first) continue;
-      others_.push_back(member);
-      is_other_ = is_other_ || member == GlobalRank(rank.topology().rank());
-    }
-    is_writer_ = writer_ == GlobalRank(rank.topology().rank());
-  }
-
-  bool is_of_first_replica() const { return !is_other_; }
-  /// The writer tells how it ended.
-  void tell(const std::exception_ptr& problem) const {
-    if (is_writer_) ranks_.tell(number_, {checkpoint::described(problem), {}}, others_, kWhat);
-  }
-  /// Waits for that. @throws what went wrong there
-  void hear() const {
-    checkpoint::throw_described(ranks_.hear(number_, writer_, kWhat).bytes,
-                                base::concat("rank ", writer_));
-  }
-
- private:
-  static constexpr std::uint64_t kFirstLane = 0x73617665;  // one for each model
-  static constexpr int kBitsOfSaves = 20;                  // files between two steps
-  static constexpr const char* kWhat = "the file of the first replica";
-
-  static std::uint64_t number_of(const DistributedModelBase& model) {
-    const auto& models = SessionState::current().models();
-    const auto place = std::find(models.begin(), models.end(), &model);
-    return static_cast<std::uint64_t>(place - models.begin());
-  }
-
-  const d2d::Communicator ranks_;
-  const GlobalRank writer_;
-  const std::uint64_t number_;
-  std::vector<GlobalRank> others_;
-  bool is_other_ = false, is_writer_ = false;
-};
 
 }  // namespace
 
@@ -112,7 +51,7 @@ void save_safetensors(const StateDict& dict, const std::string& path) {
     SMP_REQUIRE_AS(UnsupportedError, problem.empty(), "save_safetensors: ", problem);
     infos.push_back(TensorInfo::of(name, tensor));
   }
-  auto metadata = with_format(dict.metadata);
+  auto metadata = checkpoint::with_format(dict.metadata, "save_safetensors");
   checkpoint::put_aliases(aliases, metadata);
   SafetensorsWriter writer(path, std::move(infos), std::move(metadata));
   for (std::size_t k = 0; k < written.size(); ++k) {
@@ -121,41 +60,37 @@ void save_safetensors(const StateDict& dict, const std::string& path) {
   writer.commit();
 }
 
+namespace {
+
+/// A file of the format, with all names of shared tensors.
+class FileSink : public ModelSink {
+ public:
+  FileSink(const SavedTensors& saved, const std::string& path, const Metadata& metadata) {
+    Aliases aliases;
+    for (const auto& [tensor, names] : saved.tensors) {
+      for (std::size_t k = 1; k < names.size(); ++k) aliases.emplace_back(names[k], names[0]);
+    }
+    auto all_metadata = checkpoint::with_format(metadata, "save_safetensors");
+    checkpoint::put_aliases(aliases, all_metadata);
+    writer_.emplace(path, saved.infos, std::move(all_metadata));
+  }
+  void write(std::size_t index, const at::Tensor& values) override {
+    writer_->write(index, values);
+  }
+  void commit() override { writer_->commit(); }
+
+ private:
+  std::optional<SafetensorsWriter> writer_;
+};
+
+}  // namespace
+
 void save_safetensors(const DistributedModelBase& model, const std::string& path,
                       const std::map<std::string, std::string>& metadata) {
-  constexpr const char* kWhat = "save_safetensors";
   const PublicCall call("smp::save_safetensors");
-  auto& rank = between_steps(kWhat);
-  const WholeTensors whole(rank, model);
-  const auto& place = rank.topology();
-  const WordOfTheFile word(rank, model, whole.any());
-  if (!word.is_of_first_replica()) return word.hear();
-  const auto tensors = checkpoint::tensors_of(model.base_module());
-  std::vector<TensorInfo> infos;
-  Aliases aliases;
-  for (const auto& [tensor, names] : tensors) {
-    infos.push_back({names[0], tensor.scalar_type(), whole.sizes(tensor)});
-    for (std::size_t k = 1; k < names.size(); ++k) aliases.emplace_back(names[k], names[0]);
-  }
-  std::optional<SafetensorsWriter> writer;
-  auto problem = attempt([&] {
-    auto all_metadata = with_format(metadata);
-    checkpoint::put_aliases(aliases, all_metadata);
-    const bool writes = rank.is_first_stage() && (!whole.any() || place.tp_rank() == 0);
-    if (writes) writer.emplace(path, infos, std::move(all_metadata));
+  save_model(model, "save_safetensors", [&](const SavedTensors& saved) {
+    return std::make_unique<FileSink>(saved, path, metadata);
   });
-  // A write that fails ends the gathering of this pipeline only: those that hold the other slices
-  // hear of it at last.
-  problem = attempt([&] {
-    gather_model(model, tensors, 0, problem, kWhat, [&](std::size_t i, const at::Tensor& values) {
-      if (writer) writer->write(i, values);
-    });
-    if (writer) writer->commit();
-  });
-  const auto writers = whole.any() ? model_holders(rank) : rank.groups().of(Group::kPp);
-  const auto common = attempt([&] { checkpoint::agree(writers, problem, kWhat); });
-  word.tell(common);
-  if (common) std::rethrow_exception(common);
 }
 
 namespace {

@@ -45,6 +45,11 @@ void gather_model(const DistributedModelBase& model,
 LoadResult load_model(DistributedModelBase& model, checkpoint::Offer offer, bool strict,
                       const char* what);
 
+/// Loads what is offered into a module of this process, as smp::load_state_dict() does.
+/// @param what  for messages
+LoadResult load_module(torch::nn::Module& module, const checkpoint::Offer& offer, bool strict,
+                       const char* what);
+
 /// Returns an offer of the tensors of `dict`, which the offer keeps; with a problem if one of them
 /// has no values.
 /// @param targets  what will be written: a tensor of `dict` that lies in the memory of another

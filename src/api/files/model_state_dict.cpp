@@ -58,25 +58,29 @@ StateDict state_dict(const torch::nn::Module& module) {
   return dict_of(module, tensors, detached(tensors));
 }
 
-LoadResult load_state_dict(torch::nn::Module& module, const StateDict& dict, bool strict) {
-  constexpr const char* kWhat = "load_state_dict: ";
+LoadResult load_module(torch::nn::Module& module, const checkpoint::Offer& offer, bool strict,
+                       const char* what) {
   const auto tensors = tensors_of(module);
-  require_values_here(tensors, "load_state_dict");
-  const auto offer = offer_of(dict, tensors);
-  SMP_REQUIRE(offer.problem.empty(), kWhat, offer.problem);
-  auto plan = checkpoint::plan_load(tensors, offer.tensors, strict, "load_state_dict: the dict");
+  require_values_here(tensors, what);
+  SMP_REQUIRE(offer.problem.empty(), what, ": ", offer.problem);
+  auto plan =
+      checkpoint::plan_load(tensors, offer.tensors, strict, base::concat(what, ": ", offer.source));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!plan.sources[i]) continue;
     const auto problem = checkpoint::problem_with_target(tensors[i].names[0], tensors[i].tensor);
-    SMP_REQUIRE(problem.empty(), kWhat, problem, "; nothing was loaded");
+    SMP_REQUIRE(problem.empty(), what, ": ", problem, "; nothing was loaded");
   }
   auto problem = checkpoint::problem_with_repeats(tensors, offer);
   if (strict && problem.empty()) problem = checkpoint::problem_with_ties(tensors, offer);
-  SMP_REQUIRE(problem.empty(), kWhat, problem);
+  SMP_REQUIRE(problem.empty(), what, ": ", problem);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (plan.sources[i]) checkpoint::store(tensors[i].tensor, offer.read(*plan.sources[i]));
   }
   return plan.result;
+}
+
+LoadResult load_state_dict(torch::nn::Module& module, const StateDict& dict, bool strict) {
+  return load_module(module, offer_of(dict, tensors_of(module)), strict, "load_state_dict");
 }
 
 StateDict DistributedModelBase::state_dict(int pp_rank) const {
