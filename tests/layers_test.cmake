@@ -20,6 +20,7 @@ set(BELOW_precision precision base)
 set(BELOW_schedule schedule base)
 set(BELOW_d2d d2d fiber alive base)
 set(BELOW_checkpoint checkpoint d2d module fiber config alive base)
+set(BELOW_hf hf checkpoint nn d2d module fiber config alive base)
 set(BELOW_dp dp d2d fiber alive base)
 set(BELOW_tp tp d2d nn module fiber alive base)
 set(BELOW_simulate simulate schedule base)
@@ -27,10 +28,10 @@ set(BELOW_partition partition simulate schedule config base)
 set(BELOW_trial trial partition simulate deferred module schedule config alive base)
 set(BELOW_server server d2d schedule precision module fiber config alive base)
 set(BELOW_report report partition simulate schedule config base)
-set(BELOW_api api report trial server dp tp checkpoint partition simulate deferred precision schedule d2d nn module fiber data
+set(BELOW_api api report trial server dp tp hf checkpoint partition simulate deferred precision schedule d2d nn module fiber data
     config alive base)
 set(BELOW_cli cli ${BELOW_api})
-set(LAYERS base config data alive fiber module nn deferred precision schedule d2d dp tp checkpoint simulate partition trial server report
+set(LAYERS base config data alive fiber module nn deferred precision schedule d2d dp tp checkpoint hf simulate partition trial server report
     api cli)
 
 # The rooms of large layers, lowest first: a file may include what is in its own room and in those before it. "." is what
@@ -66,6 +67,8 @@ set(LAYER_OF_nn/rms_norm.h nn)
 set(LAYER_OF_nn/rotary_embedding.h nn)
 set(LAYER_OF_nn/scaled_init.h nn)
 set(LAYER_OF_data data)
+set(LAYER_OF_data/distributed_sampler.h api)
+set(LAYER_OF_hf.h hf)
 set(LAYER_OF_step.h api)
 set(LAYER_OF_step_output.h api)
 set(LAYER_OF_smp.h api)
@@ -79,7 +82,7 @@ set(LAYER_OF_tp.h tp)
 
 # Libraries that stay inside one layer: the start of the included path, then the layers.
 set(PRIVATE_LIBRARIES "mpi\\.h" "boost/" "google/protobuf/" "nlohmann/" "CLI/" "spdlog/" "sentencepiece_")
-set(ONLY_IN "d2d" "fiber,report" "report" "config,checkpoint,partition,report,api,cli" "config,api,cli" "base" "data")
+set(ONLY_IN "d2d" "fiber,report" "report" "config,checkpoint,hf,partition,report,api,cli" "config,api,cli" "base" "data")
 
 function(complain file text)
   message("${file}: ${text}")

@@ -69,7 +69,7 @@ struct SMP_API LlamaConfig {
   bool is_gemma() const { return model_type == "gemma"; }
   /// Returns the options of the model's norms.
   nn::RMSNormOptions norm() const;
-  /// Returns the options of one block. @throws UsageError  hidden_act is unknown.
+  /// Returns the options of one block. @throws UnsupportedError  hidden_act is unknown.
   nn::DecoderLayerOptions layer() const;
 };
 
@@ -120,11 +120,14 @@ struct SMP_API T5Config {
   double dropout_rate = 0.1;
   double layer_norm_epsilon = 1e-6;
   std::string feed_forward_proj = "relu";  ///< or gated-gelu: 1.1
-  /// What config.json says; files may say otherwise, and these count.
+  /// What config.json says; files may say otherwise, and these count (has_own_head()).
   bool tie_word_embeddings = true;
+  /// Whether the head reads values scaled by 1/sqrt(d_model); default: tie_word_embeddings.
+  std::optional<bool> scale_decoder_outputs = {};
   std::int64_t pad_token_id = 0, eos_token_id = 1, decoder_start_token_id = 0;
 
   bool is_gated() const { return feed_forward_proj.starts_with("gated-"); }
+  bool scales_outputs() const { return scale_decoder_outputs.value_or(tie_word_embeddings); }
 };
 
 /// What a config.json says.
@@ -133,7 +136,11 @@ class SMP_API Config {
   using Sizes = std::variant<LlamaConfig, Gpt2Config, BertConfig, T5Config>;
 
   /// A model of these sizes; json() says what is in them.
-  Config(Sizes sizes);  // NOLINT
+  Config(Sizes sizes);                                            // NOLINT
+  Config(LlamaConfig sizes) : Config(Sizes(std::move(sizes))) {}  // NOLINT
+  Config(const Gpt2Config& sizes) : Config(Sizes(sizes)) {}       // NOLINT
+  Config(BertConfig sizes) : Config(Sizes(std::move(sizes))) {}   // NOLINT
+  Config(T5Config sizes) : Config(Sizes(std::move(sizes))) {}     // NOLINT
   /// Reads a config.json, or the one of a folder.
   /// @throws UsageError        it cannot be read, is no JSON, or a member has another type.
   /// @throws UnsupportedError  naming the model_type and those that are known; a member, as of
@@ -174,11 +181,11 @@ SMP_API std::vector<PublishedTensor> published_tensors(const Config& config);
 class SMP_API NameMap {
  public:
   struct Rule {
-    /// A published name, whole, in which {} stands for a number between dots, as in
+    /// A published name, in which {} stands for a number and * at the end for the rest, as in
     /// "transformer.h.{}.attn.c_attn.weight".
     std::string theirs;
-    /// The model's name with as many {}; several names share axis 0 of the tensor, once turned,
-    /// in equal parts.
+    /// The model's name with as many {}, and * as there; several names share axis 0 of the tensor,
+    /// once turned, in equal parts.
     std::vector<std::string> ours;
     /// True if the model has [outputs, inputs] where the file has [inputs, outputs], as GPT-2's.
     bool turned = false;
@@ -186,7 +193,7 @@ class SMP_API NameMap {
 
   /// The rules of a family's published names for a model that nests its modules as transformers
   /// does, and whose products are torch::nn::Linear.
-  explicit NameMap(Family family);
+  NameMap(Family family);  // NOLINT
   /// Those of a family for nn::DistributedTransformerLayer (smp/tp.h) and its like: queries, keys
   /// and values apart, as `attention.query`, .. `output.second` below `layers`.
   /// @param layers  the path of a layer in the model, with {} for its number, as in "h.{}"
@@ -211,13 +218,15 @@ struct LoadReport : LoadResult {
   std::vector<std::string> ignored;
   /// Names of the model whose dtype holds less than that of the file: values are rounded.
   std::vector<std::string> narrowed;
-  /// True if the file has a head of its own, with other values than the table of tokens; what a
-  /// config.json says of it does not count.
-  bool own_head = false;
 };
 
+/// Returns true if a published model has a head with other values than its table of tokens, so that
+/// a model for it must have two tensors. What its config.json says of it may be of another version.
+/// Reads no more than these two. @throws as read()
+SMP_API bool has_own_head(const std::string& path, Family family);
+
 /// Reads the tensors of a published model under the names and in the shapes of `names`, on this
-/// rank alone.
+/// rank alone; the tied ones once.
 ///
 /// `path` is a file, an index or a folder as of smp::load_safetensors(). Names may have prefixes
 /// ("module.", that of the family or none), parts of compiled modules ("_orig_mod") and old names

@@ -2,6 +2,7 @@
 // TP_GROUP. B rows of one rank, T bytes, D wide, V different bytes.
 #pragma once
 
+#include <smp/hf.h>
 #include <smp/smp.h>
 #include <torch/torch.h>
 
@@ -35,6 +36,11 @@ struct GptConfig {
 
 /// Weights start from N(0, this), biases from 0, as GPT-2's do.
 inline constexpr double kDeviation = 0.02;
+
+/// How names and shapes of this model follow from those of the published GPT-2.
+inline smp::hf::NameMap published_names() {
+  return smp::hf::NameMap::distributed(smp::hf::Family::kGpt2, "h.{}");
+}
 
 /// Mean cross-entropy in nats a byte. scores [B, T, V], next [B, T].
 Tensor loss_of(const Tensor& scores, const Tensor& next);

@@ -18,7 +18,6 @@
 #include "options.h"
 #include "text.h"
 #include "training.h"
-#include "weights.h"
 
 namespace gpt {
 namespace {
@@ -58,7 +57,7 @@ void introduce(const Options& options, const Text& text) {
 /// Starts from what options name. @return  whether that is where one process would start
 bool start(Trainer& trainer, const Options& options) {
   if (!options.weights.empty()) {
-    trainer.model().load_state_dict(from_public_gpt2(smp::load_safetensors(options.weights)));
+    smp::hf::load(trainer.model(), options.weights, published_names());
   }
   const bool resumed = !options.checkpoint.empty() && trainer.resume(options.checkpoint);
   if (resumed && smp::rank() == 0) {

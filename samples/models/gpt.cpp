@@ -66,6 +66,23 @@ Tensor GptImpl::scores(const Tensor& tokens) {
   return lm_head_ ? lm_head_(hidden) : transformer_->logits(hidden);
 }
 
+smp::hf::NameMap published_names() {
+  constexpr bool kTurned = true;
+  const std::string theirs = "transformer.h.{}.", ours = "transformer.h.{}.";
+  smp::hf::NameMap names(smp::hf::Family::kGpt2);
+  names.add({{theirs + "ln_1.*", {ours + "norm1.*"}},
+             {theirs + "ln_2.*", {ours + "norm2.*"}},
+             {theirs + "attn.c_attn.weight", {ours + "attention.qkv.weight"}, kTurned},
+             {theirs + "attn.c_attn.bias", {ours + "attention.qkv.bias"}},
+             {theirs + "attn.c_proj.weight", {ours + "attention.out.weight"}, kTurned},
+             {theirs + "attn.c_proj.bias", {ours + "attention.out.bias"}},
+             {theirs + "mlp.c_fc.weight", {ours + "up.weight"}, kTurned},
+             {theirs + "mlp.c_fc.bias", {ours + "up.bias"}},
+             {theirs + "mlp.c_proj.weight", {ours + "down.weight"}, kTurned},
+             {theirs + "mlp.c_proj.bias", {ours + "down.bias"}}});
+  return names;
+}
+
 Tensor draw_sequences(int64_t rows, const GptConfig& config) {
   const auto start = torch::randint(config.vocabulary, {rows, 1});
   const auto stride = torch::randint(1, 8, {rows, 1});

@@ -1,6 +1,7 @@
 // samples/models/gpt.h: a small decoder-only transformer. B rows, T tokens, D wide.
 #pragma once
 
+#include <smp/hf.h>
 #include <smp/smp.h>
 #include <torch/torch.h>
 
@@ -71,6 +72,9 @@ class GptImpl : public torch::nn::Module {
   nn::Linear lm_head_{nullptr};
 };
 SMP_MODULE(Gpt);
+
+/// How names and shapes of this model follow from those of the published GPT-2.
+smp::hf::NameMap published_names();
 
 /// Sequences that count in steps of their own, modulo the vocabulary: [rows, T].
 Tensor draw_sequences(int64_t rows, const GptConfig& config = {});

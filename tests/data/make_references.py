@@ -14,8 +14,10 @@ import torch
 import transformers
 from transformers import (BertConfig, BertForMaskedLM, GemmaConfig, GemmaForCausalLM, GPT2Config,
                           GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM, T5Config,
-                          T5ForConditionalGeneration)
+                          MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM, RobertaConfig,
+                          RobertaForMaskedLM, T5Config, T5ForConditionalGeneration)
+from transformers.generation.logits_process import (TemperatureLogitsWarper, TopKLogitsWarper,
+                                                    TopPLogitsWarper)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -148,7 +150,7 @@ def write(name, model, generator, inputs):
     keep_positions_in_float32(model)
     with nothing_in_float32():
         output = model(**inputs)
-    loss = loss_of(output.logits, inputs["labels"], shifted=name not in ("t5_v1_0", "t5_v1_1", "bert"))
+    loss = loss_of(output.logits, inputs["labels"], shifted=name not in ("t5_v1_0", "t5_v1_1", "bert", "roberta"))
     torch.testing.assert_close(loss.float(), output.loss.float())
     loss.backward()
     weights = {key: parameter.detach().float().contiguous()
@@ -161,6 +163,34 @@ def write(name, model, generator, inputs):
     path = os.path.join(FOLDER, name)
     safetensors.torch.save_file(weights, path + "_weights.safetensors", metadata)
     safetensors.torch.save_file(reference, path + "_reference.safetensors", metadata)
+
+
+def write_generated():
+    """What the Llama-shaped models go on with, greedily, after their weights were written: prompts
+    [3, 6] with padding on the left, and all 20 tokens. What is left of scores before one is drawn."""
+    values = {}
+    generator = torch.Generator().manual_seed(1)
+    for name, model in decoders().items():
+        path = os.path.join(FOLDER, name + "_weights.safetensors")
+        model.load_state_dict(safetensors.torch.load_file(path), strict=False)
+        model.tie_weights()
+        model = model.double().eval()
+        keep_positions_in_float32(model)
+        prompt = tokens(generator, 3, 6)
+        prompt[1, :2] = 0
+        prompt[2, :5] = 0
+        with nothing_in_float32():
+            text = model.generate(prompt, attention_mask=(prompt != 0).long(), do_sample=False,
+                                  max_new_tokens=14)
+        values[name + ".prompt"] = prompt
+        values[name + ".tokens"] = text
+    scores = torch.randn(4, 23, generator=generator) * 3
+    left = TemperatureLogitsWarper(0.7)(None, scores)
+    left = TopKLogitsWarper(9)(None, left)
+    left = TopPLogitsWarper(0.8)(None, left)
+    values["sampling.scores"], values["sampling.left"] = scores, left.softmax(-1)
+    path = os.path.join(FOLDER, "generated_reference.safetensors")
+    safetensors.torch.save_file(values, path, {"format": "pt", "versions": str(VERSIONS)})
 
 
 def t5_inputs(generator):
@@ -194,6 +224,14 @@ def bert_inputs(generator):
             "labels": labels}
 
 
+def roberta_inputs(generator):
+    inputs = tokens(generator, 3, 10)
+    inputs[2, 6:] = 1
+    labels = tokens(generator, 3, 10)
+    labels[inputs == 1] = -100
+    return {"input_ids": inputs, "attention_mask": (inputs != 1).long(), "labels": labels}
+
+
 def main():
     models = {
         "t5_v1_0": (t5(feed_forward_proj="relu", tie_word_embeddings=True), t5_inputs),
@@ -209,10 +247,15 @@ def main():
                                             attention_probs_dropout_prob=0.0)), bert_inputs),
     }
     models.update((name, (model, decoder_inputs)) for name, model in decoders().items())
+    models["roberta"] = (RobertaForMaskedLM(RobertaConfig(
+        vocab_size=23, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
+        max_position_embeddings=14, type_vocab_size=1, pad_token_id=1, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0)), roberta_inputs)
     for seed, (name, (model, inputs)) in enumerate(models.items()):
         generator = torch.Generator().manual_seed(seed)
         write(name, model, generator, inputs(generator))
     write_ropes()
+    write_generated()
 
 
 if __name__ == "__main__":

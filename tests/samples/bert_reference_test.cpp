@@ -92,33 +92,23 @@ struct BertImpl : torch::nn::Module {
 };
 SMP_MODULE(Bert);
 
-StateDict renamed(const StateDict& published) {
-  const std::vector<std::pair<std::string, std::string>> names = {
-      {"bert.embeddings.word_embeddings.weight", "embeddings.words"},
-      {"bert.embeddings.position_embeddings.weight", "embeddings.positions"},
-      {"bert.embeddings.token_type_embeddings.weight", "embeddings.kinds"},
-      {"bert.embeddings.", "embeddings."},
-      {"bert.encoder.layer.", "layer"},
-      {"cls.predictions.transform.LayerNorm.", "norm."},
-      {"cls.predictions.transform.dense.", "transform."},
-      {"cls.predictions.bias", "bias"}};
-  StateDict ours;
-  for (const auto& [name, tensor] : published) {
-    auto own = name;
-    for (const auto& [theirs, replacement] : names) {
-      if (!own.starts_with(theirs)) continue;
-      own.replace(0, theirs.size(), replacement);
-      break;
-    }
-    ours.insert(own, tensor);
-  }
-  return ours;
+hf::NameMap published_names() {
+  hf::NameMap names(hf::Family::kBert);
+  names.add({{"bert.embeddings.word_embeddings.weight", {"embeddings.words"}},
+             {"bert.embeddings.position_embeddings.weight", {"embeddings.positions"}},
+             {"bert.embeddings.token_type_embeddings.weight", {"embeddings.kinds"}},
+             {"bert.embeddings.LayerNorm.*", {"embeddings.LayerNorm.*"}},
+             {"bert.encoder.layer.{}.*", {"layer{}.*"}},
+             {"cls.predictions.transform.LayerNorm.*", {"norm.*"}},
+             {"cls.predictions.transform.dense.*", {"transform.*"}},
+             {"cls.predictions.bias", {"bias"}}});
+  return names;
 }
 
 TEST(BertReference, EqualsHuggingFaceOverRanks) {
-  const auto weights = renamed(reference::read("bert_weights"));
   const auto expected = reference::read("bert_reference");
-  const auto gradients = renamed(reference::expected_gradients(expected));
+  const auto gradients =
+      reference::as_own(reference::expected_gradients(expected), published_names());
   const auto in = [&](const char* name) { return expected.at(std::string("input.") + name); };
   Config settings;
   settings.microbatches = 1;
@@ -130,7 +120,7 @@ TEST(BertReference, EqualsHuggingFaceOverRanks) {
           Bert net;
           net->to(torch::kDouble);
           DistributedModel model(net);
-          model.load_state_dict(weights);
+          hf::load(model, reference::weights_file("bert"), published_names());
           auto run = step([&](const Tensor& ids, const Tensor& present, const Tensor& kinds,
                               const Tensor& labels) {
             const auto logits = model(ids, present, kinds);

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "models/gpt.h"
-#include "models/gpt_weights.h"
 #include "samples/reference.h"
 
 namespace models {
@@ -23,7 +22,6 @@ GptConfig config_of(bool tied) {
 }
 
 TEST(GptReference, EqualsHuggingFacesGpt2) {
-  const auto weights = reference::read("gpt2_weights");
   const auto expected = reference::read("gpt2_reference");
   const auto tokens = expected.at("input.input_ids");
   for (const bool tied : {true, false}) {
@@ -31,7 +29,7 @@ TEST(GptReference, EqualsHuggingFacesGpt2) {
     const auto config = config_of(tied);
     Gpt net(config);
     net->to(torch::kDouble);
-    smp::load_state_dict(*net, from_public_gpt2(weights, config));
+    smp::hf::load(*net, reference::weights_file("gpt2"), published_names());
     reference::expect_close(net->scores(tokens), expected.at("logits"), "logits");
     const auto loss = net->forward(tokens);
     reference::expect_close(loss, expected.at("loss"), "loss");
@@ -45,29 +43,8 @@ TEST(GptReference, EqualsHuggingFacesGpt2) {
       ours.insert("transformer.wte.weight", sum);
     }
     reference::expect_same_gradients(
-        ours, from_public_gpt2(reference::expected_gradients(expected), config_of(true)));
+        ours, reference::as_own(reference::expected_gradients(expected), published_names()));
   }
-}
-
-TEST(GptReference, ReadsNamesWithoutPrefixAndLeavesOutMasks) {
-  const smp::StateDict published{{"wte.weight", torch::ones({3, 2})},
-                                 {"h.0.attn.bias", torch::ones({1, 1, 4, 4})},
-                                 {"h.0.attn.c_attn.weight", torch::ones({2, 6})},
-                                 {"h.0.attn.c_attn.bias", torch::ones({6})}};
-  const auto ours = from_public_gpt2(published, config_of(true));
-  EXPECT_EQ(ours.names(), (std::vector<std::string>{"transformer.wte.weight",
-                                                    "transformer.h.0.attention.qkv.weight",
-                                                    "transformer.h.0.attention.qkv.bias"}));
-  EXPECT_EQ(ours.at("transformer.h.0.attention.qkv.weight").sizes(), (c10::IntArrayRef{6, 2}));
-}
-
-TEST(GptReference, RefusesTwoMatricesForATiedTable) {
-  const auto table = torch::ones({3, 2});
-  const smp::StateDict same{{"wte.weight", table}, {"lm_head.weight", table.clone()}};
-  const smp::StateDict apart{{"wte.weight", table}, {"lm_head.weight", table * 2}};
-  EXPECT_EQ(from_public_gpt2(same, config_of(true)).size(), 1u);
-  EXPECT_THROW(from_public_gpt2(apart, config_of(true)), std::invalid_argument);
-  EXPECT_EQ(from_public_gpt2(apart, config_of(false)).size(), 2u);
 }
 
 }  // namespace

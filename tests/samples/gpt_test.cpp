@@ -8,7 +8,6 @@
 #include "gpt/plain_gpt.h"
 #include "gpt/text.h"
 #include "gpt/training.h"
-#include "gpt/weights.h"
 #include "samples/gpt_testing.h"
 #include "samples/reference.h"
 #include "smp/smp.h"
@@ -164,11 +163,11 @@ GptConfig published_config() {
 }
 
 TEST(GptWeights, MakeItHuggingFacesGpt2InPlainLibTorchAndSliced) {
-  const auto weights = from_public_gpt2(reference::read("gpt2_weights"));
+  const auto weights = reference::weights_file("gpt2");
   const auto expected = reference::read("gpt2_reference");
   PlainGpt plain(published_config());
   plain->to(torch::kDouble);
-  smp::load_state_dict(*plain, weights);
+  smp::hf::load(*plain, weights, published_names());
   reference::expect_close(plain(expected.at("input.input_ids")), expected.at("logits"), "logits");
   for (const Mix& mix : {Mix{1, 1, 1}, Mix{1, 2, 1}, Mix{2, 2, 1}, Mix{1, 2, 1, "cluster", true},
                          Mix{2, 2, 1, "cluster", true, true}}) {
@@ -181,7 +180,7 @@ TEST(GptWeights, MakeItHuggingFacesGpt2InPlainLibTorchAndSliced) {
                      Gpt net(published);
                      net->to(torch::kDouble);
                      smp::DistributedModel model(net);
-                     model.load_state_dict(weights);
+                     smp::hf::load(model, weights, published_names());
                      const torch::NoGradGuard no_grad;
                      model.eval();
                      auto score = smp::step([&](const Tensor& tokens) { return model(tokens); });
@@ -189,21 +188,6 @@ TEST(GptWeights, MakeItHuggingFacesGpt2InPlainLibTorchAndSliced) {
                      reference::expect_close(scores, expected.at("logits"), "logits");
                    },
                    config, {1});
-  }
-}
-
-TEST(GptWeights, ReadNamesWithAndWithoutPrefixAndLeaveOutMasks) {
-  const auto ours = from_public_gpt2({{"transformer.wte.weight", torch::ones({3, 2})},
-                                      {"h.0.attn.bias", torch::ones({1, 1, 4, 4})},
-                                      {"h.0.attn.c_attn.weight", torch::arange(12).view({2, 6})}});
-  EXPECT_EQ(ours.names(),
-            (std::vector<std::string>{"wte.weight", "h.0.attention.query.weight",
-                                      "h.0.attention.key.weight", "h.0.attention.value.weight",
-                                      "lm_head.weight"}));
-  EXPECT_TRUE(torch::equal(ours.at("h.0.attention.key.weight"),
-                           torch::tensor({{2, 8}, {3, 9}}, torch::kLong)));
-  for (const auto* const name : {"h.0.attn.rotary.weight", "h.0", "bert.weight"}) {
-    EXPECT_THROW(from_public_gpt2({{name, torch::ones({1})}}), std::invalid_argument) << name;
   }
 }
 

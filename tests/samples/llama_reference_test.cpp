@@ -75,7 +75,7 @@ TEST_P(LlamaReference, EqualsHuggingFaces) {
   const auto expected = reference::read(name + "_reference");
   Llama net(config);
   net->to(torch::kDouble);
-  smp::load_state_dict(*net, reference::read(name + "_weights"));
+  smp::hf::load(*net, reference::weights_file(name), smp::hf::Family::kLlama);
   const auto present = expected.at("input.attention_mask");
   const auto scores = net->scores(expected.at("input.input_ids"), present);
   // What follows padding says nothing: Hugging Face's padding does not see itself.

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 
 #include "smp/checkpoint.h"
+#include "smp/hf.h"
 
 namespace smp::reference {
 
@@ -15,6 +18,19 @@ using torch::Tensor;
 
 inline StateDict read(const std::string& file) {
   return load_safetensors(std::string(SMP_TEST_DATA) + "/" + file + ".safetensors");
+}
+
+inline std::string weights_file(const std::string& model) {
+  return std::string(SMP_TEST_DATA) + "/" + model + "_weights.safetensors";
+}
+
+/// Published values, which need not be weights, as a model has them.
+inline StateDict as_own(const StateDict& published, const hf::NameMap& names) {
+  const auto file = testing::TempDir() + "published." + std::to_string(getpid()) + ".safetensors";
+  save_safetensors(published, file);
+  auto own = hf::read(file, names);
+  std::filesystem::remove(file);
+  return own;
 }
 
 /// The largest difference over the largest value of `expected`.

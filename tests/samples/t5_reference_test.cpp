@@ -4,7 +4,7 @@
 
 #include "samples/reference.h"
 #include "samples/small_t5.h"
-#include "t5/weights.h"
+#include "t5/t5.h"
 
 namespace t5 {
 namespace {
@@ -31,14 +31,14 @@ class T5Reference : public testing::TestWithParam<Version> {
  protected:
   const T5Config config_ = config_of(GetParam());
   const std::string name_ = GetParam().name;
-  const smp::StateDict weights_ = from_public_t5(reference::read(name_ + "_weights"), config_);
+  const std::string weights_ = reference::weights_file(name_);
   const smp::StateDict expected_ = reference::read(name_ + "_reference");
 
   Tensor input(const char* name) const { return expected_.at(std::string("input.") + name); }
   T5 loaded(torch::Dtype dtype) const {
     T5 net(config_);
     net->to(dtype);
-    smp::load_state_dict(*net, weights_);
+    smp::hf::load(*net, weights_, smp::hf::Family::kT5);
     return net;
   }
 };
@@ -74,7 +74,7 @@ TEST_P(T5Reference, EqualsHuggingFaceOverRanks) {
         T5 net(config_);
         net->to(torch::kDouble);
         smp::DistributedModel model(net);
-        model.load_state_dict(smp::rank() == 0 ? weights_ : smp::StateDict());
+        smp::hf::load(model, weights_, smp::hf::Family::kT5);
         auto run = smp::step([&](const Tensor& ids, const Tensor& labels) {
           const auto logits = model(ids, labels);
           const auto loss = loss_of(logits, labels);
@@ -96,36 +96,6 @@ INSTANTIATE_TEST_SUITE_P(Versions, T5Reference,
                          testing::Values(Version{"t5_v1_0", false, true},
                                          Version{"t5_v1_1", true, false}),
                          [](const auto& info) { return std::string(info.param.name); });
-
-TEST(T5Weights, DropsCopiesOfTheTable) {
-  const auto table = torch::ones({2, 2});
-  const smp::StateDict published{{"shared.weight", table},
-                                 {"encoder.embed_tokens.weight", table},
-                                 {"decoder.embed_tokens.weight", table},
-                                 {"lm_head.weight", table}};
-  T5Config config;
-  EXPECT_EQ(from_public_t5(published, config).names(), (std::vector<std::string>{"shared.weight"}));
-  config.tie_word_embeddings = false;
-  EXPECT_EQ(from_public_t5(published, config).names(),
-            (std::vector<std::string>{"shared.weight", "lm_head.weight"}));
-}
-
-/// A configuration that says "tied", beside a file with two matrices.
-TEST(T5Weights, RefusesTwoMatricesForOne) {
-  const auto table = torch::ones({2, 2});
-  T5Config config;
-  for (const char* name : {"lm_head.weight", "encoder.embed_tokens.weight"}) {
-    const smp::StateDict published{{"shared.weight", table}, {name, table * 2}};
-    try {
-      from_public_t5(published, config);
-      ADD_FAILURE() << name;
-    } catch (const std::invalid_argument& error) {
-      EXPECT_NE(std::string(error.what()).find(name), std::string::npos);
-    }
-  }
-  config.tie_word_embeddings = false;
-  from_public_t5({{"shared.weight", table}, {"lm_head.weight", table * 2}}, config);
-}
 
 }  // namespace
 }  // namespace t5

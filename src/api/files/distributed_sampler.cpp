@@ -1,5 +1,5 @@
 // api/files/distributed_sampler.cpp: the order of an epoch, dealt to the replicas in turn.
-#include "smp/distributed_sampler.h"
+#include "smp/data/distributed_sampler.h"
 
 #include <ATen/ATen.h>
 #include <torch/serialize/archive.h>

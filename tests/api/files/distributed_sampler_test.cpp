@@ -1,5 +1,5 @@
 // Which samples each replica reads.
-#include "smp/distributed_sampler.h"
+#include "smp/data/distributed_sampler.h"
 
 #include <gmock/gmock.h>
 #include <torch/serialize/archive.h>

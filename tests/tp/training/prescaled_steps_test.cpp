@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "smp/clip_grad.h"
-#include "smp/distributed_sampler.h"
+#include "smp/data/distributed_sampler.h"
 #include "smp/join.h"
 #include "support/refusal.h"
 #include "tp/plain_transformer.h"

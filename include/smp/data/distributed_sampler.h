@@ -1,4 +1,4 @@
-// smp/distributed_sampler.h: which samples each replica reads (docs/data_parallelism.md).
+// smp/data/distributed_sampler.h: which samples each replica reads (docs/data_parallelism.md).
 #pragma once
 
 #include <torch/data/samplers/base.h>

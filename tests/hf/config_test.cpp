@@ -1,0 +1,124 @@
+// config.json: both forms of rotary positions, defaults, and what is refused by name.
+#include "hf/hf_testing.h"
+
+namespace smp::hf {
+namespace config_test {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+Config parsed(const std::string& members) { return Config::parse("{" + members + "}"); }
+
+std::string refused(const std::string& members) {
+  return refusal<UnsupportedError>([&] { parsed(members); });
+}
+
+TEST(HfConfig, ReadsWhatOlderFilesLeaveOut) {
+  const auto sizes = parsed(R"("architectures": ["LlamaForCausalLM"], "hidden_size": 64,
+                               "num_attention_heads": 8)")
+                         .llama();
+  EXPECT_EQ(sizes.kv_heads(), 8);
+  EXPECT_EQ(sizes.head_size(), 8);
+  EXPECT_EQ(sizes.rope.rope_theta(), 10000);
+  EXPECT_FALSE(sizes.tie_word_embeddings);
+  EXPECT_FALSE(sizes.sliding_window);
+  EXPECT_EQ(parsed(R"("model_type": "t5", "num_layers": 3)").t5().num_decoder_layers, std::nullopt);
+  EXPECT_EQ(parsed(R"("model_type": "roberta")").bert().vocab_size, 50265);
+  EXPECT_EQ(parsed(R"("model_type": "llama", "eos_token_id": [5, 6])").llama().eos_token_id, 5);
+  EXPECT_TRUE(parsed(R"("model_type": "gemma")").llama().tie_word_embeddings);
+}
+
+TEST(HfConfig, ReadsRotaryPositionsInBothForms) {
+  const std::string llama3 =
+      R"("rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 8192)";
+  for (const auto& text : {R"("rope_theta": 500000.0, "rope_scaling": {)" + llama3 + "}",
+                           R"("rope_parameters": {"rope_theta": 500000.0, )" + llama3 + "}"}) {
+    const auto rope = parsed(R"("model_type": "llama", )" + text).llama().rope;
+    EXPECT_EQ(rope.scaling(), nn::RotaryScaling::kLlama3);
+    EXPECT_EQ(rope.rope_theta(), 500000);
+    EXPECT_EQ(rope.factor(), 8);
+    EXPECT_EQ(rope.original_max_positions(), 8192);
+  }
+  const auto old =
+      parsed(R"("model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2})");
+  EXPECT_EQ(old.llama().rope.scaling(), nn::RotaryScaling::kLinear);
+}
+
+TEST(HfConfig, TakesWindowsAsTransformersDoes) {
+  const auto window = [](const std::string& members) {
+    return parsed(R"("num_hidden_layers": 2, )" + members).llama().sliding_window;
+  };
+  EXPECT_EQ(window(R"("model_type": "mistral")"), 4096);
+  EXPECT_EQ(window(R"("model_type": "mistral", "sliding_window": null)"), std::nullopt);
+  EXPECT_EQ(window(R"("model_type": "qwen2", "sliding_window": 7)"), std::nullopt);
+  const std::string used =
+      R"("model_type": "qwen2", "sliding_window": 7, "use_sliding_window": true)";
+  EXPECT_EQ(window(used + R"(, "max_window_layers": 0)"), 7);
+  EXPECT_EQ(window(used), std::nullopt);  // from layer 28 on
+  EXPECT_THAT(refused(R"("num_hidden_layers": 2, "max_window_layers": 1, )" + used),
+              HasSubstr("1 of 2 layers"));
+}
+
+TEST(HfConfig, RefusesByName) {
+  EXPECT_THAT(refused(R"("model_type": "mamba", "architectures": ["MambaForCausalLM"])"),
+              AllOf(HasSubstr("\"mamba\""), HasSubstr("MambaForCausalLM"),
+                    HasSubstr("llama (LlamaForCausalLM)"), HasSubstr("mt5")));
+  EXPECT_THAT(refused(R"("model_type": "bert", "architectures": ["BertForQuestionAnswering"])"),
+              HasSubstr("BertForQuestionAnswering"));
+  EXPECT_THAT(refused(R"("model_type": "llama", "quantization_config": {})"),
+              HasSubstr("quantization_config"));
+  EXPECT_THAT(refused(R"("model_type": "llama", "rope_scaling": {"rope_type": "longrope"})"),
+              AllOf(HasSubstr("longrope"), HasSubstr("yarn")));
+  EXPECT_THAT(
+      refused(R"("model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5})"),
+      HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(refused(R"("model_type": "gpt2", "scale_attn_by_inverse_layer_idx": true)"),
+              HasSubstr("scale_attn_by_inverse_layer_idx"));
+  EXPECT_THAT(refused(R"("model_type": "bert", "position_embedding_type": "relative_key")"),
+              HasSubstr("relative_key"));
+  EXPECT_THAT(refused(R"("model_type": "llama", "hidden_act": "relu")"), HasSubstr("relu"));
+  EXPECT_THAT(refusal([] { parsed(R"("model_type": "llama", "hidden_size": "big")"); }),
+              HasSubstr("hidden_size"));
+  EXPECT_THAT(refusal([] { parsed(""); }), HasSubstr("neither"));
+  EXPECT_THAT(refusal([] { parsed(R"("model_type": "gpt2")").llama(); }),
+              HasSubstr("llama() of a model of type gpt2"));
+}
+
+/// What is written is read as the same model, by its tensors and by its text.
+TEST(HfConfig, IsWrittenAsItIsRead) {
+  for (const auto& sample : samples()) {
+    SCOPED_TRACE(sample.name);
+    const auto again = Config::parse(sample.config.json());
+    EXPECT_EQ(again.family(), sample.family());
+    EXPECT_EQ(Config(again.sizes()).json(), sample.config.json());
+    const auto names = published_tensors(sample.config), more = published_tensors(again);
+    ASSERT_EQ(names.size(), more.size());
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      EXPECT_EQ(names[i].name, more[i].name);
+      EXPECT_EQ(names[i].sizes, more[i].sizes);
+    }
+  }
+  const std::string text = R"({"model_type": "gpt2", "n_layer": 1, "odd": [1, 2]})";
+  EXPECT_EQ(Config::parse(text).json(), text);
+}
+
+class WrittenConfig : public FolderTest {};
+
+TEST_F(WrittenConfig, KeepsWhatItDoesNotKnowAndSaysWhatTheTensorsAre) {
+  auto sizes = small_llama("llama", 4);
+  sizes.num_hidden_layers = 0;
+  auto text = Config(sizes).json();
+  text.insert(text.find('{') + 1, R"("torch_dtype": "float32", "odd": {"a": [1]}, )");
+  const auto config = Config::parse(text);
+  save({{"model.embed_tokens.weight", torch::ones({23, 16})},
+        {"model.norm.weight", torch::ones({16})}},
+       folder(), Family::kLlama, {.config = config, .dtype = torch::kBFloat16});
+  const auto written = Config::read(folder()).json();
+  EXPECT_THAT(written, AllOf(HasSubstr("\"odd\""), HasSubstr(R"("dtype": "bfloat16")"),
+                             HasSubstr(R"("tie_word_embeddings": true)"),
+                             testing::Not(HasSubstr("torch_dtype"))));
+}
+
+}  // namespace config_test
+}  // namespace smp::hf
