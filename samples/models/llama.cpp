@@ -54,12 +54,22 @@ LlamaModelImpl::LlamaModelImpl(const LlamaConfig& config)
   }
 }
 
+Tensor LlamaModelImpl::embedded(const Tensor& tokens) {
+  const Tensor x = embed_tokens_(tokens);
+  if (!config_.scale_embeddings) return x;
+  // By a number of the embedding's dtype.
+  return x * torch::full({}, std::sqrt(static_cast<double>(config_.hidden_size)), x.options());
+}
+
 Tensor LlamaModelImpl::forward(const Tensor& tokens, const Tensor& present) {
-  Tensor x = embed_tokens_(tokens);
-  if (config_.scale_embeddings) {  // by a number of the embedding's dtype
-    x = x * torch::full({}, std::sqrt(static_cast<double>(config_.hidden_size)), x.options());
-  }
+  Tensor x = embedded(tokens);
   for (const auto& layer : *layers_) x = layer->as<nn::DecoderLayer>()->forward(x, {}, present);
+  return norm_(x);
+}
+
+Tensor LlamaModelImpl::decode(const Tensor& tokens, const nn::CachedTokens& place) {
+  Tensor x = embedded(tokens);
+  for (const auto& layer : *layers_) x = layer->as<nn::DecoderLayer>()->decode(x, place);
   return norm_(x);
 }
 
@@ -84,6 +94,11 @@ Tensor LlamaImpl::forward(const Tensor& tokens) {
 Tensor LlamaImpl::scores(const Tensor& tokens, const Tensor& present) {
   const auto hidden = model_->forward(tokens, present);
   return lm_head_ ? lm_head_(hidden) : model_->logits(hidden);
+}
+
+Tensor LlamaImpl::decode(const Tensor& tokens, const nn::CachedTokens& place) {
+  const auto last = model_->decode(tokens, place).narrow(1, -1, 1);
+  return (lm_head_ ? lm_head_(last) : model_->logits(last)).squeeze(1);
 }
 
 }  // namespace models

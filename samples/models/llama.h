@@ -42,16 +42,20 @@ class LlamaModelImpl : public torch::nn::Module {
   /// @param present  [B, T], 0 where a row is padding; undefined for none
   /// @return [B, T, hidden_size]
   Tensor forward(const Tensor& tokens, const Tensor& present = {});
+  /// Returns the same of tokens [B, T] that follow those of earlier calls.
+  Tensor decode(const Tensor& tokens, const nn::CachedTokens& place);
   /// Returns scores [B, T, vocab_size] against the table of the tokens.
   Tensor logits(const Tensor& hidden);
 
  private:
+  Tensor embedded(const Tensor& tokens);
+
   const LlamaConfig config_;
   nn::Embedding embed_tokens_;
   nn::ModuleList layers_;
   nn::RMSNorm norm_;
 };
-SMP_MODULE(LlamaModel, logits);
+SMP_MODULE(LlamaModel, logits, decode);
 
 class LlamaImpl : public torch::nn::Module {
  public:
@@ -60,11 +64,14 @@ class LlamaImpl : public torch::nn::Module {
   Tensor forward(const Tensor& tokens);
   /// Returns scores [B, T, vocab_size] of what follows each; arguments as of LlamaModel.
   Tensor scores(const Tensor& tokens, const Tensor& present = {});
+  /// Returns scores [B, vocab_size] of what follows the last of `tokens` [B, T], which themselves
+  /// follow those of earlier calls (smp/text/generate.h).
+  Tensor decode(const Tensor& tokens, const nn::CachedTokens& place);
 
  private:
   LlamaModel model_;
   nn::Linear lm_head_{nullptr};
 };
-SMP_MODULE(Llama);
+SMP_MODULE(Llama, decode);
 
 }  // namespace models

@@ -13,18 +13,23 @@ struct AttentionHeads {
   at::Tensor query, key, value;
 };
 
-/// Returns what says who sees whom among the tokens of `rows`, broadcasting to [B, H, T, T] and
-/// true where query i may see key j; undefined if being causal says all.
+/// Returns what says whom the tokens of `rows` see, broadcasting to [B, H, T, begin + T] and true
+/// where query i may see key j; undefined if being causal says all, or a single token sees all.
 /// @param rows    [B, T, ..], of which length and device count
-/// @param tokens  [B, T], 0 where a row is padding, which nobody but itself sees; undefined: none
+/// @param tokens  [B, begin + T], 0 where a row is padding, which nobody but itself sees;
+/// undefined:
+///                none is
 /// @param window  a token sees itself and this many tokens less one before it
+/// @param begin   how many tokens come before those of `rows`, with keys that were kept
 /// @throws UsageError  `tokens` has another length.
 at::Tensor causal_mask_for(const at::Tensor& rows, const at::Tensor& tokens,
-                           const std::optional<std::int64_t>& window);
+                           const std::optional<std::int64_t>& window, std::int64_t begin = 0);
 
 /// Attends from each token to those before it and to itself: [B, H, T, D].
-/// @param mask     of causal_mask_for()
-/// @param dropout  of weights of the attention
-at::Tensor causal_attention(const AttentionHeads& heads, const at::Tensor& mask, double dropout);
+/// @param mask       of causal_mask_for()
+/// @param dropout    of weights of the attention
+/// @param is_causal  without a mask: false where every key may be seen
+at::Tensor causal_attention(const AttentionHeads& heads, const at::Tensor& mask, double dropout,
+                            bool is_causal = true);
 
 }  // namespace smp::nn

@@ -25,4 +25,9 @@ at::Tensor DecoderLayerImpl::forward(const at::Tensor& hidden, const at::Tensor&
   return attended + mlp(post_attention_layernorm(attended));
 }
 
+at::Tensor DecoderLayerImpl::decode(const at::Tensor& hidden, const CachedTokens& tokens) {
+  const auto attended = hidden + self_attn->decode(input_layernorm(hidden), tokens);
+  return attended + mlp(post_attention_layernorm(attended));
+}
+
 }  // namespace smp::nn

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <tuple>
+
 #include "base/check.h"
 #include "nn/causal_attention.h"
 
@@ -24,6 +26,15 @@ void check_heads(const GroupedQueryAttentionOptions& options) {
 
 Linear projection(std::int64_t inputs, std::int64_t outputs, bool bias) {
   return Linear(LinearOptions(inputs, outputs).bias(bias));
+}
+
+/// The number of each of the last `tokens` tokens among those of its row that are no padding.
+at::Tensor positions_of(const CachedTokens& place, std::int64_t tokens, at::Device device) {
+  if (!place.present.defined()) {
+    return at::arange(place.begin, place.begin + tokens, at::device(device).dtype(at::kLong));
+  }
+  const auto numbers = place.present.to(at::kBool).to(at::kLong).cumsum(1) - 1;
+  return numbers.clamp_min(0).narrow(1, place.begin, tokens);
 }
 
 }  // namespace
@@ -56,13 +67,8 @@ at::Tensor GroupedQueryAttentionImpl::split_heads(const at::Tensor& projected,
   return (norm ? norm(heads) : heads).transpose(1, 2);
 }
 
-at::Tensor GroupedQueryAttentionImpl::mask_for(const at::Tensor& hidden,
-                                               const at::Tensor& tokens) const {
-  return causal_mask_for(hidden, tokens, options.window());
-}
-
-at::Tensor GroupedQueryAttentionImpl::forward(const at::Tensor& hidden, const at::Tensor& positions,
-                                              const at::Tensor& tokens) {
+GroupedQueryAttentionImpl::Heads GroupedQueryAttentionImpl::heads_of(const at::Tensor& hidden,
+                                                                     const at::Tensor& positions) {
   SMP_REQUIRE(hidden.dim() == 3 && hidden.size(-1) == options.width(),
               "GroupedQueryAttention: input is ", hidden.sizes(), ", expected [B, T, ",
               options.width(), "]");
@@ -70,10 +76,28 @@ at::Tensor GroupedQueryAttentionImpl::forward(const at::Tensor& hidden, const at
   const auto value = split_heads(v_proj(hidden), none);
   const auto turned = rotary_->forward(split_heads(q_proj(hidden), q_norm),
                                        split_heads(k_proj(hidden), k_norm), positions);
-  const auto attended =
-      causal_attention({std::get<0>(turned), std::get<1>(turned), value}, mask_for(hidden, tokens),
-                       is_training() ? options.dropout() : 0.0);
-  return o_proj(attended.transpose(1, 2).flatten(2));
+  return {std::get<0>(turned), std::get<1>(turned), value};
+}
+
+at::Tensor GroupedQueryAttentionImpl::attended(const Heads& heads, const at::Tensor& mask,
+                                               bool is_causal) {
+  const auto mixed = causal_attention({heads.query, heads.key, heads.value}, mask,
+                                      is_training() ? options.dropout() : 0.0, is_causal);
+  return o_proj(mixed.transpose(1, 2).flatten(2));
+}
+
+at::Tensor GroupedQueryAttentionImpl::forward(const at::Tensor& hidden, const at::Tensor& positions,
+                                              const at::Tensor& tokens) {
+  const auto heads = heads_of(hidden, positions);
+  return attended(heads, causal_mask_for(hidden, tokens, options.window()), /*is_causal=*/true);
+}
+
+at::Tensor GroupedQueryAttentionImpl::decode(const at::Tensor& hidden, const CachedTokens& tokens) {
+  auto heads = heads_of(hidden, positions_of(tokens, hidden.size(1), hidden.device()));
+  std::tie(heads.key, heads.value) = cache_->extended(tokens, heads.key, heads.value);
+  const auto mask = causal_mask_for(hidden, tokens.present, options.window(), tokens.begin);
+  // A single token comes after all that are kept.
+  return attended(heads, mask, /*is_causal=*/tokens.begin == 0);
 }
 
 }  // namespace smp::nn

@@ -36,6 +36,9 @@ class SMP_API DecoderLayerImpl : public torch::nn::Module {
   /// Computes the block: [B, T, W] to [B, T, W]. Arguments are those of GroupedQueryAttention.
   torch::Tensor forward(const torch::Tensor& hidden, const torch::Tensor& positions = {},
                         const torch::Tensor& tokens = {});
+  /// Computes the block for tokens that follow those of earlier calls, as
+  /// GroupedQueryAttention::decode(): [B, T, W] to [B, T, W].
+  torch::Tensor decode(const torch::Tensor& hidden, const CachedTokens& tokens);
 
   const DecoderLayerOptions options;
   RMSNorm input_layernorm, post_attention_layernorm;
@@ -43,7 +46,7 @@ class SMP_API DecoderLayerImpl : public torch::nn::Module {
   GatedMlp mlp;
 };
 /// Like DecoderLayerImpl, routed.
-SMP_MODULE(DecoderLayer);
+SMP_MODULE(DecoderLayer, decode);
 
 }  // namespace nn
 }  // namespace smp

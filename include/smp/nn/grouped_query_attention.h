@@ -9,13 +9,16 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <ostream>
 
 #include "smp/detail/export.h"
+#include "smp/nn/key_value_cache.h"
 #include "smp/nn/linear.h"
 #include "smp/nn/rms_norm.h"
 #include "smp/nn/rotary_embedding.h"
+#include "smp/state.h"
 
 namespace smp {
 namespace nn {
@@ -71,6 +74,15 @@ class SMP_API GroupedQueryAttentionImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& hidden, const torch::Tensor& positions = {},
                         const torch::Tensor& tokens = {});
 
+  /// Attends from each token of the call to those before it, of earlier calls too, and to itself:
+  /// what forward() of all of them returns for these. Its keys and values are kept for later calls,
+  /// on this rank; positions follow from what is no padding.
+  /// @param hidden  [B, T, W]
+  /// @return [B, T, W]. @throws UsageError  as KeyValueCache::extended()
+  torch::Tensor decode(const torch::Tensor& hidden, const CachedTokens& tokens);
+  /// What decode() has kept.
+  const KeyValueCache& cache() const noexcept { return *cache_; }
+
   void pretty_print(std::ostream& stream) const override;
 
   const GroupedQueryAttentionOptions options;
@@ -78,13 +90,27 @@ class SMP_API GroupedQueryAttentionImpl : public torch::nn::Module {
   RMSNorm q_norm{nullptr}, k_norm{nullptr};  ///< with `qk_norm_eps`
 
  private:
+  struct Heads {
+    torch::Tensor query, key, value;  // [B, heads, tokens, D]
+  };
   torch::Tensor split_heads(const torch::Tensor& projected, RMSNorm& norm) const;
-  torch::Tensor mask_for(const torch::Tensor& hidden, const torch::Tensor& tokens) const;
+  Heads heads_of(const torch::Tensor& hidden, const torch::Tensor& positions);
+  torch::Tensor attended(const Heads& heads, const torch::Tensor& mask, bool is_causal);
 
   RotaryEmbedding rotary_;
+  std::shared_ptr<KeyValueCache> cache_ = std::make_shared<KeyValueCache>();
 };
+
+}  // namespace nn
+
+/// A cache is kept for each microbatch's rows, and nobody else reads it.
+template <>
+inline constexpr bool private_state_v<nn::GroupedQueryAttentionImpl> = true;
+
+namespace nn {
+
 /// Like GroupedQueryAttentionImpl, routed.
-SMP_MODULE(GroupedQueryAttention);
+SMP_MODULE(GroupedQueryAttention, decode);
 
 }  // namespace nn
 }  // namespace smp
