@@ -102,7 +102,8 @@ struct SMP_API BertConfig {
   std::string hidden_act = "gelu";
   double initializer_range = 0.02;
   bool tie_word_embeddings = true;
-  std::optional<std::int64_t> bos_token_id = {}, eos_token_id = {}, pad_token_id = 0;
+  std::optional<std::int64_t> bos_token_id = {}, eos_token_id = {};
+  std::optional<std::int64_t> pad_token_id = 0;  ///< RoBERTa: 1, after which positions begin
 };
 
 /// T5; names and defaults as above.
@@ -214,7 +215,8 @@ class SMP_API NameMap {
 
 /// What load() found beside values.
 struct LoadReport : LoadResult {
-  /// Tensors of the file that are no parameters: masks, frequencies, numbers of positions.
+  /// Tensors of the file that the model need not have: masks, frequencies, numbers of positions,
+  /// parts of further heads.
   std::vector<std::string> ignored;
   /// Names of the model whose dtype holds less than that of the file: values are rounded.
   std::vector<std::string> narrowed;

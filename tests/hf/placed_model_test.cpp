@@ -1,5 +1,6 @@
 // Published models over ranks: which rank reads which bytes, and what is written.
 #include "api/two_ranks.h"
+#include "gpt/gpt.h"
 #include "hf/hf_testing.h"
 #include "models/llama.h"
 
@@ -99,7 +100,7 @@ TEST_F(PlacedModel, IsWrittenByTheFirstRank) {
       EXPECT_EQ(report.files.empty(), rank() != 0);
     });
     expect_same_tensors(load_safetensors(folder()), expected_);
-    EXPECT_EQ(Config::read(folder()).llama().num_hidden_layers, 2);
+    EXPECT_EQ(hf::Config::read(folder()).llama().num_hidden_layers, 2);
   }
 }
 
@@ -121,6 +122,40 @@ TEST_F(PlacedModel, ErrorsReachAllRanks) {
     EXPECT_THAT(refusal([&] { load(third, sample_.file(), Family::kLlama); }),
                 HasSubstr("missing: model.layers.2."));
   });
+}
+
+/// Layers over two ranks, stages, replicas, and all of them; the file is that of the whole model.
+TEST_F(PlacedModel, SlicesAndReplicasWriteOneWholeModel) {
+  const Sample gpt2{"gpt2", small_gpt2()};
+  auto published = load_safetensors(gpt2.file());
+  published.insert("lm_head.weight", published.at("transformer.wte.weight"));  // a head of its own
+  struct Layout {
+    int ranks, stages, slices;
+  };
+  for (const auto& [ranks, stages, slices] :
+       {Layout{2, 1, 2}, Layout{2, 1, 1}, Layout{4, 2, 2}, Layout{4, 2, 1}, Layout{4, 1, 2}}) {
+    SCOPED_TRACE(std::to_string(ranks) + std::to_string(stages) + std::to_string(slices));
+    std::filesystem::remove_all(folder());
+    smp::Config settings;
+    settings.pipeline_parallel_degree = stages;
+    settings.tensor_parallel_degree = slices;
+    settings.plan_cache = "off";
+    run_local(ranks,
+              [&] {
+                gpt::Gpt net(gpt::GptConfig{
+                    .vocabulary = 23, .length = 10, .width = 8, .heads = 2, .layers = 2});
+                DistributedModel model(net);
+                load(model, gpt2.file(), gpt::published_names());
+                model.place();
+                load(model, gpt2.file(), gpt::published_names());
+                const auto report = save(model, folder(), gpt::published_names(),
+                                         {.config = gpt2.config, .shard_bytes = 3000});
+                EXPECT_EQ(report.files.empty(), rank() != 0);
+              },
+              settings, {1});
+    expect_same_tensors(load_safetensors(folder()), published);
+    EXPECT_FALSE(hf::Config::read(folder()).gpt2().tie_word_embeddings);
+  }
 }
 
 }  // namespace placed_model_test
