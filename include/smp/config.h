@@ -42,6 +42,11 @@ struct SMP_API Config {
   /// If true, each replica keeps the optimizer state of its share of the parameters only. As much
   /// is sent as without, but gradients and state take less memory (smp/distributed_optimizer.h).
   bool shard_optimizer_state = false;
+  /// Types of the numbers that a model is made of and computes in (docs/precision.md): "fp32",
+  /// "amp" (autocast in steps), "bf16" and "fp16" (parameters of 16 bits, float32 masters in the
+  /// optimizer), "bf16_sr" (parameters of bfloat16, stochastic rounding). Default: as the program
+  /// makes its models. Older names of the key: `bf16`, `fp16`, `fp16_params`, each true or false.
+  std::string precision = {};
   /// If true, an smp::DistributedOptimizer steps parameters of bfloat16 in float32 and rounds them
   /// by chance, so that small steps are not lost; its state is float32, and no float32 copies of
   /// parameters are kept. Random bits depend on seed, step, name and element, not on the layout.

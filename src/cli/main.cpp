@@ -18,6 +18,7 @@
 #include "cli/sweep.h"
 #include "config/config.h"
 #include "config/config_keys.h"
+#include "config/precision_types.h"
 #include "report/folder/plan_schedules.h"
 #include "report/folder/run_comparison.h"
 #include "report/folder/run_folder.h"
@@ -69,6 +70,8 @@ void print_config(const std::string& file, int ranks, bool brief) {
   const smp::base::ResolvedConfig config = smp::base::resolve_config(input);
   for (const std::string& warning : config.warnings()) print("warning: " + warning + "\n");
   print(brief ? config.table() : config.explained(smp::base::terminal_width()));
+  const auto numbers = smp::base::precision_table(config.values());
+  if (!numbers.empty()) print("\n" + numbers);
 }
 
 // Runs `action`; on an error prints one line and returns what the process shall exit with.

@@ -24,6 +24,7 @@ class ConfigResolver {
     problems_ = std::move(settings.problems);
     for (Setting& setting : settings.found) take(std::move(setting));
     apply_winners();
+    apply_precision();
     check_world(input.world_size);
     check_placement();
     check_stage_weights();
@@ -70,6 +71,8 @@ class ConfigResolver {
                 "; both mean the same: keep one");
       }
       winners_.insert_or_assign(key->name, std::move(setting));
+    } else if (const auto switched = find_config_switch(setting.key)) {
+      take_switch(std::move(setting), *switched);
     } else if (const FutureKey* future = find_future_key(setting.key)) {
       futures_.insert_or_assign(future->name, std::move(setting));
     } else if (const NeedlessKey* needless = find_needless_key(setting.key)) {
@@ -79,6 +82,28 @@ class ConfigResolver {
       problem("unknown key \"", excerpt(setting.key), "\" (", setting.origin, ")",
               instead.empty() ? did_you_mean(setting.key, all_key_names()) : instead);
     }
+  }
+
+  /// An older key that is true stands for a value of another; false takes that back.
+  void take_switch(Setting setting, const ConfigSwitch& switched) {
+    const Json on = typed(setting, KeyType::kBoolean);
+    if (!on.is_boolean() && on != 0 && on != 1) {
+      return problem(named(setting), ": expected true or false");
+    }
+    const auto before = winners_.find(switched.key);
+    const bool is_on = on == true || on == 1;
+    if (!is_on) {
+      if (before != winners_.end() && before->second.value == switched.value)
+        winners_.erase(before);
+      return;
+    }
+    Setting meant{switched.key, switched.value, false, setting.source,
+                  concat(setting.key, " = true, ", setting.origin)};
+    if (before != winners_.end() && before->second.source == setting.source &&
+        before->second.value != meant.value) {
+      problem(named(meant), " contradicts ", named(before->second), "; keep one");
+    }
+    winners_.insert_or_assign(switched.key, std::move(meant));
   }
 
   static Json typed(const Setting& setting, KeyType type) {
@@ -107,6 +132,24 @@ class ConfigResolver {
   void unavailable(const std::string& what, const std::string& feature, const std::string& remedy) {
     unavailable_.push_back(concat(what, ": known, but ", feature, " is not yet available in smp ",
                                   SMP_VERSION, "; ", remedy));
+  }
+
+  /// A precision with parameters of 16 bits says how optimizers step them.
+  void apply_precision() {
+    const auto& precision = values().precision;
+    const bool masters = precision == "bf16" || precision == "fp16";
+    if (!masters && precision != "bf16_sr") return;
+    imply("master_weights", values().master_weights, masters);
+    imply("stochastic_rounding", values().stochastic_rounding, !masters);
+  }
+
+  void imply(const char* key, bool& value, bool wanted) {
+    if (given(key) && value != wanted) {
+      problem(named(key), " contradicts ", named("precision"), "; keep one");
+    } else if (value != wanted) {
+      implied_[key] = named("precision");
+    }
+    value = wanted;
   }
 
   void check_masters() {
@@ -300,14 +343,18 @@ class ConfigResolver {
     for (const ConfigKey& key : config_keys()) {
       const std::string value = json_text(key.load(values()));
       const auto winner = winners_.find(key.name);
-      result_.rows_.push_back(
-          {key.name, value, winner == winners_.end() ? "default" : winner->second.origin});
+      const auto implied = implied_.find(key.name);
+      result_.rows_.push_back({key.name, value,
+                               winner != winners_.end()    ? winner->second.origin
+                               : implied != implied_.end() ? implied->second
+                                                           : "default"});
     }
   }
 
   std::map<std::string, Setting> winners_;  // by the key's main name
   std::map<std::string, Setting> futures_;
   std::map<std::string, Setting> needless_;
+  std::map<std::string, std::string> implied_;  // by key: the setting that has set it
   std::vector<std::string> problems_;
   std::vector<std::string> unavailable_;
   ResolvedConfig result_;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <regex>
 #include <sstream>
+#include <utility>
 
 #include "config/config_fields.h"
 #include "config/needless_keys.h"
@@ -23,6 +24,8 @@ constexpr int kMostThreads = 1024;    // of a rank; a machine drowns in more of 
 /// What few keys have.
 struct Extras {
   const char* alias = "";
+  /// Older keys that are true or false, and what `true` of each means.
+  std::vector<std::pair<std::string, std::string>> switches = {};
   const char* unit = "";
   /// What holds while the field is as empty as Config{} leaves it.
   const char* unset = "";
@@ -49,6 +52,7 @@ ConfigKey key(const char* name, F Config::*field, Rule<typename Plain<F>::type> 
   ConfigKey made;
   made.name = name;
   made.alias = extras.alias;
+  made.switches = std::move(extras.switches);
   made.type = Field<F>::kType;
   made.unit = extras.unit;
   made.expected = appended(rule.expected, ", in ", made.unit);
@@ -106,6 +110,11 @@ std::vector<ConfigKey> pipeline_keys() {
       SMP_KEY(shard_optimizer_state, any_boolean(),
               "whether each replica keeps the optimizer's state of its share of the parameters "
               "only (docs/data_parallelism.md)"),
+      SMP_KEY(precision, one_of({"fp32", "amp", "bf16", "bf16_sr", "fp16"}),
+              "types of the numbers that models are made of and compute in "
+              "(docs/precision.md#the-setting)",
+              {.switches = {{"bf16", "bf16"}, {"fp16", "fp16"}, {"fp16_params", "fp16"}},
+               .unset = "as the program makes its models"}),
       SMP_KEY(
           stochastic_rounding, any_boolean(),
           "parameters of bfloat16 are stepped in float32 and rounded by chance, without float32 "
@@ -285,15 +294,10 @@ std::vector<FutureKey> make_future_keys() {
     return FutureKey{std::move(name), KeyType::kBoolean, false, std::move(feature)};
   };
   return {
-      off("fp16_params",
-          "parameters of 16 bits by this key (master_weights does it, without a scaler, for a "
-          "model of float16)"),
       off("checkpoint_attentions",
           "activation checkpointing by this key (checkpoint_modules does it)"),
       off("offload_activations", "activation offloading"),
       {"activation_loading_horizon", KeyType::kInteger, 4, "activation offloading"},
-      off("fp16", "mixed precision by this key (docs/precision.md has the calls)"),
-      off("bf16", "mixed precision by this key (master_weights does it for a model of bfloat16)"),
       {"sharded_data_parallel_degree", KeyType::kInteger, 1, "sharded data parallelism"},
       {"sdp_reduce_bucket_size", KeyType::kNumber, 500000000, "sharded data parallelism"},
       {"sdp_param_persistence_threshold", KeyType::kNumber, 1000000, "sharded data parallelism"},
@@ -357,11 +361,21 @@ const FutureKey* find_future_key(const std::string& name) {
   return nullptr;
 }
 
+std::optional<ConfigSwitch> find_config_switch(const std::string& name) {
+  for (const ConfigKey& key : config_keys()) {
+    for (const auto& [older, value] : key.switches) {
+      if (older == name) return ConfigSwitch{key.name, value};
+    }
+  }
+  return std::nullopt;
+}
+
 std::vector<std::string> all_key_names() {
   std::vector<std::string> names;
   for (const ConfigKey& key : config_keys()) {
     names.push_back(key.name);
     if (!key.alias.empty()) names.push_back(key.alias);
+    for (const auto& item : key.switches) names.push_back(item.first);
   }
   for (const FutureKey& key : future_keys()) names.push_back(key.name);
   for (const NeedlessKey& key : needless_keys()) names.push_back(key.name);

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/json.h"
@@ -21,6 +23,8 @@ enum class KeyType { kBoolean, kInteger, kNumber, kString, kNumbers };
 struct ConfigKey {
   std::string name;   ///< the field's
   std::string alias;  ///< older name, or empty
+  /// Older keys of their own, true or false, and the value of this one that `true` means.
+  std::vector<std::pair<std::string, std::string>> switches;
   KeyType type;
   std::string unit;          ///< of a number, or empty: "seconds"
   std::string expected;      ///< "a number from 0 to 3600, in seconds"
@@ -31,6 +35,12 @@ struct ConfigKey {
   std::function<bool(Config&, const Json&)> store;
   /// The field's value; null if it is not set.
   std::function<Json(const Config&)> load;
+};
+
+/// What an older key means that is true or false.
+struct ConfigSwitch {
+  std::string key;    ///< the one that it sets
+  std::string value;  ///< what `true` sets it to
 };
 
 /// A key of the original library whose feature does not exist here yet.
@@ -47,6 +57,8 @@ const std::vector<FutureKey>& future_keys();
 /// The key of that name or alias, or nullptr.
 const ConfigKey* find_config_key(const std::string& name);
 const FutureKey* find_future_key(const std::string& name);
+/// What a key of that name switches on; nothing: there is none.
+std::optional<ConfigSwitch> find_config_switch(const std::string& name);
 /// Names and aliases of all keys, also of those to come and those that nothing needs.
 std::vector<std::string> all_key_names();
 

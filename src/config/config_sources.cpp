@@ -79,7 +79,8 @@ std::optional<std::string> config_file(const ConfigInput& input) {
 // is a problem, any other is left alone.
 void add_variable(const std::string& name, const std::string& text, Settings& settings) {
   const std::string key = lower(name.substr(kVariablePrefix.size()));
-  if (find_config_key(key) || find_future_key(key) || find_needless_key(key)) {
+  if (find_config_key(key) || find_config_switch(key) || find_future_key(key) ||
+      find_needless_key(key)) {
     settings.found.push_back({key, text, true, ConfigSource::kEnvironment, "environment " + name});
     return;
   }

@@ -19,6 +19,10 @@ constexpr const char* kFileOfSettings = "config";
 std::string setting_named(const std::string& key) {
   if (key == kFileOfSettings) return key;
   if (const auto* const known = find_config_key(key)) return known->name;
+  if (const auto switched = find_config_switch(key)) {
+    throw UsageError(concat("--smp.", key, " is an older key for --smp.", switched->key, " = ",
+                            switched->value, "; give that one its values"));
+  }
   SMP_REQUIRE(find_future_key(key) == nullptr, "--smp.", key,
               " is not available yet (docs/configuration.md)");
   throw UsageError(concat("there is no setting --smp.", excerpt(key),

@@ -46,6 +46,7 @@ std::vector<std::string> words_of(const ConfigKey& key) {
   std::vector<std::string> found;
   if (!key.unit.empty()) found.push_back(key.unit);
   if (!key.alias.empty()) found.push_back("`" + key.alias + "`");
+  for (const auto& item : key.switches) found.push_back("`" + item.first + "`");
   for (std::sregex_iterator at(text.begin(), text.end(), kQuoted), end; at != end; ++at) {
     found.push_back(at->str());
   }
@@ -78,8 +79,11 @@ std::string tables() {
   std::ostringstream page;
   page << "| key | value | default | meaning |\n| --- | --- | --- | --- |\n";
   for (const ConfigKey& key : config_keys()) {
-    page << "| `" << key.name << "`" << (key.alias.empty() ? "" : ", `" + key.alias + "`") << " | "
-         << key.expected << " | " << key.default_text << " | " << key.meaning << " |\n";
+    std::string names = "`" + key.name + "`";
+    if (!key.alias.empty()) names += ", `" + key.alias + "`";
+    for (const auto& item : key.switches) names += ", `" + item.first + "`";
+    page << "| " << names << " | " << key.expected << " | " << key.default_text << " | "
+         << key.meaning << " |\n";
   }
   page << "\n## Known, not yet available\n\n| key | only accepted value | comes with |\n| --- | "
           "--- | --- |\n";

@@ -339,9 +339,49 @@ TEST(Config, AcceptsDefaultsOfLaterFeaturesAndRefusesTheRest) {
         refusal_of<UnsupportedError>(with_launcher(other.dump())),
         AllOf(HasSubstr(key.name), HasSubstr("known, but"), HasSubstr("not yet available")));
   }
-  EXPECT_THAT(refusal_of<UnsupportedError>(with_flag("fp16", "true")),
-              HasSubstr("mixed precision"));
-  EXPECT_NO_THROW(resolve_config(with_flag("fp16", "false")));
+  EXPECT_THAT(refusal_of<UnsupportedError>(with_flag("horovod", "true")),
+              HasSubstr("data parallelism by Horovod"));
+  EXPECT_NO_THROW(resolve_config(with_flag("horovod", "false")));
+}
+
+TEST(Config, APrecisionSaysHowOptimizersStep) {
+  const auto bf16 = resolve_config(with_flag("precision", "bf16"));
+  EXPECT_TRUE(bf16.values().master_weights);
+  EXPECT_FALSE(bf16.values().stochastic_rounding);
+  EXPECT_EQ(bf16.origin("master_weights"), "precision = bf16 (flag --smp.precision)");
+  EXPECT_EQ(bf16.origin("stochastic_rounding"), "default");
+  EXPECT_TRUE(resolve_config(with_flag("precision", "bf16_sr")).values().stochastic_rounding);
+  EXPECT_TRUE(resolve_config(with_flag("precision", "fp16")).values().master_weights);
+  EXPECT_FALSE(resolve_config(with_flag("precision", "amp")).values().master_weights);
+  EXPECT_THAT(refusal_of(with_launcher(R"({"precision": "bf16", "master_weights": false})")),
+              AllOf(HasSubstr("master_weights = false"), HasSubstr("contradicts precision = ")));
+  EXPECT_THAT(refusal_of(with_launcher(R"({"precision": "bf16_sr", "master_weights": true})")),
+              HasSubstr("contradicts precision"));
+  EXPECT_THAT(refusal_of(with_flag("precision", "int8")), HasSubstr("expected \"fp32\", \"amp\""));
+}
+
+TEST(Config, OlderKeysOfPrecisionsMeanTheNewOne) {
+  const auto precision_of = [](const std::string& json) {
+    return resolve_config(with_launcher(json)).values().precision;
+  };
+  EXPECT_EQ(precision_of(R"({"fp16": true})"), "fp16");
+  EXPECT_EQ(precision_of(R"({"fp16_params": true})"), "fp16");
+  EXPECT_EQ(precision_of(R"({"bf16": true, "fp16": false})"), "bf16");
+  EXPECT_EQ(precision_of(R"({"bf16": false})"), "");
+  EXPECT_EQ(precision_of(R"({"fp16": true, "fp16_params": true})"), "fp16");
+  EXPECT_THAT(refusal_of(with_launcher(R"({"fp16": true, "bf16": true})")),
+              HasSubstr("contradicts"));
+  EXPECT_THAT(refusal_of(with_launcher(R"({"bf16": "yes"})")), HasSubstr("expected true or false"));
+  auto input = with_launcher(R"({"bf16": true})");
+  input.flags.emplace_back("bf16", "false");
+  EXPECT_EQ(resolve_config(input).values().precision, "");
+  input.flags = {{"fp16", "1"}};
+  const auto later = resolve_config(input);
+  EXPECT_EQ(later.values().precision, "fp16");
+  EXPECT_EQ(later.origin("precision"), "fp16 = true, flag --smp.fp16");
+  ConfigInput variable;
+  variable.environment["SMP_BF16"] = "true";
+  EXPECT_EQ(resolve_config(variable).values().precision, "bf16");
 }
 
 /// They may ask for what they like: it is so anyway, and a line says why.

@@ -50,7 +50,8 @@ TEST(SettingsGrid, RefusesWhatCannotBeMeant) {
     return refusal<UsageError>([&] { (void)settings_axes(flags); });
   };
   EXPECT_THAT(said({{"microbatch", "2,4"}}), HasSubstr("did you mean \"microbatches\""));
-  EXPECT_THAT(said({{"fp16", "true,false"}}), HasSubstr("is not available yet"));
+  EXPECT_THAT(said({{"fp16", "true,false"}}), HasSubstr("older key for --smp.precision = fp16"));
+  EXPECT_THAT(said({{"horovod", "true,false"}}), HasSubstr("is not available yet"));
   EXPECT_THAT(said({{"microbatches", ""}}), HasSubstr("--smp.microbatches needs values"));
   EXPECT_THAT(said({{"microbatches", "2,"}}), HasSubstr("--smp.microbatches needs values"));
   EXPECT_THAT(said({{"microbatches", ",2"}}), HasSubstr("--smp.microbatches needs values"));

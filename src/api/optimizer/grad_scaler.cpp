@@ -93,6 +93,12 @@ OnDevice& find_device(std::vector<OnDevice>& devices, at::Device device, float s
   return devices.emplace_back(device, scale);
 }
 
+/// In float16 a gradient without its factor would vanish; the optimizer's masters take it as it is.
+void widen_gradient(const at::Tensor& parameter) {
+  auto& gradient = at::Tensor(parameter).mutable_grad();
+  if (gradient.scalar_type() == at::kHalf) gradient = gradient.detach().to(at::kFloat);
+}
+
 /// Divides the gradients that this rank has.
 Found unscale_own(torch::optim::Optimizer& optimizer, float scale) {
   const at::NoGradGuard no_grad;
@@ -102,6 +108,7 @@ Found unscale_own(torch::optim::Optimizer& optimizer, float scale) {
     for (const auto& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
       found.any_gradient = true;
+      widen_gradient(parameter);
       const auto values = values_of(parameter);
       auto& device = find_device(devices, values.device(), scale);
       at::_amp_foreach_non_finite_check_and_unscale_({values}, device.infinite, device.inverse);
@@ -111,13 +118,19 @@ Found unscale_own(torch::optim::Optimizer& optimizer, float scale) {
   return found;
 }
 
+bool has_masters() {
+  const auto* const rank = Rank::find_current();
+  return rank != nullptr && rank->config().master_weights;
+}
+
 /// Returns why a gradient cannot be unscaled, or an empty text.
 std::string obstacle(const at::Tensor& gradient) {
   const auto is = base::concat(who(), "a gradient of shape ", gradient.sizes(), " is ");
-  if (gradient.scalar_type() == at::kHalf) {
+  if (gradient.scalar_type() == at::kHalf && !has_masters()) {
     return is +
-           "float16: unscaled, it would lose what the scale has saved; keep parameters in float32 "
-           "or bfloat16, and compute in float16 by autocast";
+           "float16: unscaled, it would lose what the scale has saved; set precision = fp16 (or "
+           "master_weights), so that the optimizer takes it in float32, or keep parameters in "
+           "float32 or bfloat16 and compute in float16 by autocast";
   }
   if (gradient.is_complex()) return is + "complex; LibTorch has no unscaling for it";
   if (gradient.layout() != at::kStrided && !gradient.is_sparse()) {

@@ -23,7 +23,7 @@ using base::concat;
 
 /// Returns the types in which operators run, and what times depend on.
 std::string text_of_run(const Config& config) {
-  std::string text = concat(" device ", config.device);
+  std::string text = concat(" device ", config.device, " precision ", config.precision);
   if (config.trace_repeats > 0) text += concat(" threads ", at::get_num_threads());
   for (const auto& autocast : server::ExecutionModes::capture().autocast) {
     text += autocast.enabled ? concat(" autocast ", autocast.dtype) : " -";

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "api/model/candidate_table.h"
+#include "api/model/cast_model.h"
 #include "api/model/checkpoint_modules.h"
 #include "api/model/initial_values.h"
 #include "api/model/keep_whole.h"
@@ -191,6 +192,7 @@ DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> mo
   auto candidates = spread_marked_modules(session.rank, *module);
   refuse_shared_slices(session.rank, *module);
   refuse_dropped_parameters(session.rank, *module);
+  cast_model(*module, session.rank.config());
   state_ = std::make_unique<State>(session, std::move(module));
   state_->candidates = std::move(candidates);
   session.state.add_model(*this);

@@ -114,6 +114,19 @@ class WritesOfStep {
 };
 
 /// One call of a step on this rank.
+/// The caller's modes, with autocast on the rank's device under precision = "amp".
+server::ExecutionModes modes_of_bodies(const Config& config) {
+  auto modes = server::ExecutionModes::capture();
+  if (config.precision != "amp") return modes;
+  for (std::size_t i = 0; i < server::kAutocastDevices.size(); ++i) {
+    const auto device = server::kAutocastDevices[i];
+    auto& autocast = modes.autocast[i];
+    if (autocast.enabled || c10::Device(config.device).type() != device) continue;
+    autocast = {true, at::autocast::get_autocast_dtype(device)};
+  }
+  return modes;
+}
+
 class StepRun {
  public:
   StepRun(const SessionParts& session, const StepOptions& options, SeenCuts& seen)
@@ -370,7 +383,7 @@ class StepRun {
   int wanted_ = 1;  // microbatches; there may be fewer
   StepResult result_;
   // Of the caller, for the fibers that run the body: evaluation under NoGradGuard, autocast.
-  const server::ExecutionModes modes_ = server::ExecutionModes::capture();
+  const server::ExecutionModes modes_ = modes_of_bodies(rank_.config());
   ReplicaStep among_replicas_;
   std::optional<Microbatches> inputs_;
 };
