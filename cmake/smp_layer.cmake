@@ -1,6 +1,7 @@
 # Functions that turn src/<layer>/ into targets.
 #
-#   smp_add_layer(d2d USES base LIBRARIES smp_mpi)   one OBJECT target smp_d2d of the sources below src/d2d/
+#   smp_add_layer(d2d USES base LIBRARIES smp_mpi)   one OBJECT target smp_d2d of the sources below src/d2d/;
+#                                                    LOOPS are sources that are all loops over numbers
 #   smp_add_library()                                the layers as the shared library smp, alias smp::smp,
 #                                                    and as the static smp_internal (tests, perf, tool)
 #   smp_add_cli()                                    the tool bin/smp of src/cli/*.cpp, target smp-cli
@@ -30,7 +31,7 @@ function(smp_generate_protobuf layer result)
 endfunction()
 
 function(smp_add_layer layer)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "WITHOUT" "SEPARATE;USES;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "WITHOUT" "SEPARATE;LOOPS;USES;LIBRARIES")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*.cpp)
   if(ARG_WITHOUT)
     list(FILTER sources EXCLUDE REGEX "/src/${layer}/${ARG_WITHOUT}/")
@@ -46,6 +47,14 @@ function(smp_add_layer layer)
     list(FILTER separate INCLUDE REGEX "/src/${layer}/(${rooms})/")
     list(FILTER sources EXCLUDE REGEX "/src/${layer}/(${rooms})/")
   endif()
+  foreach(loop IN LISTS ARG_LOOPS)
+    set(source ${PROJECT_SOURCE_DIR}/src/${layer}/${loop}.cpp)
+    list(REMOVE_ITEM sources ${source})
+    list(APPEND separate ${source})
+    # Warnings: the intrinsics of GCC 12 (GCC bug 105593).
+    set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON
+      COMPILE_OPTIONS "-O3;-fno-math-errno;-ffp-contract=off;-Wno-uninitialized;-Wno-maybe-uninitialized")
+  endforeach()
   smp_join(sources ${layer} ${sources})
   add_library(smp_${layer} OBJECT ${sources} ${separate} ${generated})
   target_include_directories(smp_${layer} PUBLIC

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 
+#include "precision/numbers.h"
 #include "precision/philox.h"
+#include "precision/random_bits.h"
 
 namespace smp::precision {
 namespace {

@@ -55,14 +55,18 @@ double states_per_weight(torch::optim::OptimizerOptions& options) {
   return dynamic_cast<torch::optim::AdagradOptions*>(&options) != nullptr ? 1 : 2;
 }
 
-/// Returns how many bytes an optimizer keeps for each byte of a weight, by the first of its group.
+/// Returns how many bytes an optimizer keeps for each byte of a weight, by the first of its group;
+/// with float32 sums of a step's gradients, which are there when it is fullest.
 double bytes_per_weight_byte(const Config& config, torch::optim::OptimizerParamGroup& group) {
   const double states = states_per_weight(group.options());
   if (group.params().empty()) return states;
   const auto type = group.params().front().scalar_type();
   const bool half = type == at::kHalf && config.master_weights;
   const bool wide = WideSteps::wanted(config) && (half || type == at::kBFloat16);
-  return wide ? 2 * (states + (config.master_weights ? 1 : 0)) : states;
+  const bool narrow = type == at::kHalf || type == at::kBFloat16;
+  const bool sums = narrow && config.fp32_grad_accumulation && config.microbatches > 1;
+  const double kept = wide ? 2 * (states + (config.master_weights ? 1 : 0)) : states;
+  return kept + (sums ? 2 : 0);
 }
 
 /// Drops all but the first occurrence of each parameter. @return how many were dropped
@@ -334,7 +338,7 @@ void OptimizerShare::State::put_all() {
 
 /// Steps what this rank has in the groups.
 void OptimizerShare::State::step(const SessionParts& session) {
-  if (!WideSteps::wanted(session.rank.config())) {
+  if (!WideSteps::wanted(session.rank.config(), *optimizer)) {
     optimizer->step();
     return;
   }

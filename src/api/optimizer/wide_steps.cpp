@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/optimizer/fused_update.h"
 #include "api/rank/rank.h"
 #include "api/rank/session_parts.h"
 #include "api/state/optimizer_fields.h"
@@ -112,6 +113,10 @@ bool WideSteps::wanted(const Config& config) {
   return config.master_weights || config.stochastic_rounding;
 }
 
+bool WideSteps::wanted(const Config& config, const Optimizer& optimizer) {
+  return wanted(config) || (!config.precision.empty() && may_fuse(optimizer));
+}
+
 bool WideSteps::is_wide(const at::Tensor& parameter) const {
   const auto type = parameter.scalar_type();
   const bool half = session_.rank.config().master_weights && type == at::kHalf;
@@ -143,31 +148,65 @@ void WideSteps::find_identities(const Optimizer& optimizer) {
 }
 
 void WideSteps::run(Optimizer& optimizer, c10::function_ref<void()> step) {
+  const auto& config = session_.rank.config();
   SMP_REQUIRE_AS(
-      UnsupportedError, with_kind(optimizer, [](auto) {}), "rank ", session_.rank.topology().rank(),
+      UnsupportedError, !wanted(config) || with_kind(optimizer, [](auto) {}), "rank ",
+      session_.rank.topology().rank(),
       ": master_weights and stochastic_rounding step one parameter after the other, in the place "
       "of others; that is known to be right for LibTorch's SGD, Adam, AdamW, Adagrad and RMSprop "
       "only");
   const at::NoGradGuard no_grad;
   session_.state.masters().forget_gone();
-  if (session_.rank.config().stochastic_rounding) {
+  if (config.stochastic_rounding) {
     number_ = static_cast<std::uint64_t>(session_.state.take_rounding());
     find_identities(optimizer);
   }
   const EmptyGroups whole(optimizer);
   auto& groups = optimizer.param_groups();
+  std::vector<std::vector<at::Tensor>> one_by_one(groups.size());
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (const auto& parameter : whole.parameters[g]) {
-      if (!is_wide(parameter)) groups[g].params().push_back(parameter);
+      if (step_fused(optimizer, groups[g], parameter)) continue;
+      (is_wide(parameter) ? one_by_one[g] : groups[g].params()).push_back(parameter);
     }
   }
   step();
   for (auto& group : groups) group.params().clear();
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    for (const auto& parameter : whole.parameters[g]) {
-      if (is_wide(parameter)) step_one(optimizer, groups[g], parameter, step);
-    }
+    for (const auto& parameter : one_by_one[g]) step_one(optimizer, groups[g], parameter, step);
   }
+}
+
+/// Steps `parameter` in one pass over memory, if that can be done.
+bool WideSteps::step_fused(Optimizer& optimizer, torch::optim::OptimizerParamGroup& group,
+                           const at::Tensor& parameter) const {
+  const bool wide = is_wide(parameter);
+  const auto& config = session_.rank.config();
+  const bool plain = !config.precision.empty() && parameter.scalar_type() == at::kFloat &&
+                     parameter.grad().defined();
+  if (!(wide || plain) || !may_fuse(optimizer)) return false;
+  if (!wide) return fused_update(optimizer, group, parameter, {}, {});
+  const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  if (state != optimizer.state().end() && state->second != nullptr) {
+    widen(optimizer, group.options(), *state->second);
+  }
+  if (!config.master_weights) {
+    const auto& identity = identities_.at(parameter.unsafeGetTensorImpl());
+    return fused_update(optimizer, group, parameter, {},
+                      precision::Chance{key_of(identity), identity.part});
+  }
+  auto& masters = session_.state.masters();
+  auto master = masters.of(parameter);
+  const bool kept = master.defined() && master.sizes() == parameter.sizes() &&
+                    master.device() == parameter.device();
+  if (!kept) master = parameter.detach().to(at::kFloat);
+  if (!fused_update(optimizer, group, parameter, master, {})) return false;
+  if (!kept) masters.set(parameter, std::move(master));
+  return true;
+}
+
+std::uint64_t WideSteps::key_of(const Identity& identity) const {
+  return precision::rounding_key(session_.rank.config().seed, number_, identity.name);
 }
 
 void WideSteps::step_one(Optimizer& optimizer, torch::optim::OptimizerParamGroup& group,
@@ -197,9 +236,7 @@ void WideSteps::round(const at::Tensor& wide, const at::Tensor& parameter) const
   }
   const auto& identity = identities_.at(parameter.unsafeGetTensorImpl());
   const auto rounded = at::empty(wide.sizes(), wide.options().dtype(at::kBFloat16));
-  const auto seed = session_.rank.config().seed;
-  precision::round_stochastically(
-      wide, rounded, precision::rounding_key(seed, number_, identity.name), identity.part);
+  precision::round_stochastically(wide, rounded, key_of(identity), identity.part);
   parameter.detach().copy_(rounded);
 }
 

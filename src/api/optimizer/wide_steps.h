@@ -28,13 +28,17 @@ struct SessionParts;
 ///   parameter's name and the element's index in the undistributed model; steps are counted on all
 ///   ranks alike.
 ///
-/// Threads: the rank's, between steps.
+/// Adam, AdamW and SGD step in one pass over memory (fused_update.h) what has 16 bits, and with
+/// Config::precision float32 as well. Threads: the rank's, between steps.
 class WideSteps {
  public:
   explicit WideSteps(const SessionParts& session) : session_(session) {}
 
   /// True if some setting asks for it.
   static bool wanted(const Config& config);
+  /// True if steps of `optimizer` are to be made by run(): a setting asks for it, or there is a
+  /// `precision` and the optimizer's steps are known in one pass.
+  static bool wanted(const Config& config, const torch::optim::Optimizer& optimizer);
 
   /// Calls `step`, which steps `optimizer`, for the parameters of other types and then for each of
   /// 16 bits that has a gradient.
@@ -49,6 +53,9 @@ class WideSteps {
   };
 
   bool is_wide(const at::Tensor& parameter) const;
+  bool step_fused(torch::optim::Optimizer& optimizer, torch::optim::OptimizerParamGroup& group,
+                  const at::Tensor& parameter) const;
+  std::uint64_t key_of(const Identity& identity) const;
   void step_one(torch::optim::Optimizer& optimizer, torch::optim::OptimizerParamGroup& group,
                 const at::Tensor& parameter, c10::function_ref<void()> step) const;
   at::Tensor values_of(const at::Tensor& parameter) const;
