@@ -263,21 +263,23 @@ void GradientReducer::drop_what_others_own() const {
 /// Rows travel, not the table: a replica's batch touches few of them.
 void GradientReducer::reduce_sparse(std::size_t parameter) {
   auto& gradient = at::Tensor(parameters_[parameter]).mutable_grad();
-  const bool terms = d2d::divides_terms(parameters_[parameter].scalar_type());
+  const auto type = parameters_[parameter].scalar_type();
+  const bool wide = d2d::sums_wide(type);
   d2d::Payload own;
   if (gradient.defined()) {
     const auto rows = gradient.coalesce();
-    own.tensors = {rows.indices(), terms ? rows.values().div(divisor_) : rows.values()};
+    own.tensors = {rows.indices(), rows.values()};
   }
   at::Tensor sum;
   for (const auto& part : replicas_.all_gather(std::move(own), "a sparse gradient")) {
     if (part.tensors.empty()) continue;
-    const auto rows = at::_sparse_coo_tensor_unsafe(part.tensors.at(0), part.tensors.at(1),
-                                                    parameters_[parameter].sizes());
+    const auto& values = part.tensors.at(1);
+    const auto rows = at::_sparse_coo_tensor_unsafe(
+        part.tensors.at(0), wide ? values.to(at::kFloat) : values, parameters_[parameter].sizes());
     sum = sum.defined() ? (sum + rows).coalesce() : rows._coalesced_(true).clone();
   }
   SMP_ASSERT(sum.defined(), "a sparse gradient that no replica has");
-  gradient = terms ? sum : sum.div_(divisor_);
+  gradient = sum.div_(divisor_).to(type);
 }
 
 }  // namespace smp::dp

@@ -93,6 +93,12 @@ void add_to(at::Tensor& sum, const at::Tensor& term) {
   sum.add_(term);
 }
 
+at::Tensor converted(const at::Tensor& tensor, at::ScalarType type) {
+  const c10::InferenceMode normal(false);
+  const at::AutoDispatchBelowADInplaceOrView no_history;
+  return tensor.to(type);
+}
+
 // Writes tensors one behind the other.
 class Joiner {
  public:
@@ -125,7 +131,7 @@ void join_exchanged(Collective& collective, const Members& members, GlobalRank r
   }
 }
 
-// The sum of `own` and what the others send, in order of members.
+// The sum of `own` and what the others send, in order of members; of 16 bits it is rounded once.
 at::Tensor sum_of_parts(Collective& collective, const Members& members, GlobalRank rank,
                         const at::Tensor& own) {
   at::Tensor sum;
@@ -134,11 +140,13 @@ at::Tensor sum_of_parts(Collective& collective, const Members& members, GlobalRa
         member == rank ? own : collective.take_tensor(CollectivePhase::kExchange, member, own);
     if (sum.defined()) {
       add_to(sum, term);
+    } else if (c10::isReducedFloatingType(own.scalar_type())) {
+      sum = converted(term, at::kFloat);
     } else {
       sum = member == rank ? independent_copy(own) : term;
     }
   }
-  return sum;
+  return converted(sum, own.scalar_type());
 }
 
 }  // namespace

@@ -95,13 +95,20 @@ SumAside::Pieces SumAside::own_term() {
 /// as they are.
 SumAside::Pieces SumAside::sum_of_all() {
   const int own = members_.rank();
-  const bool terms = divisor_ != 1 && divides_terms(parts_[own][0].scalar_type());
   const auto term_of = [&](int position) {
-    auto term = position == own ? own_term() : take(CollectivePhase::kExchange, position);
-    const PlainData plain;
-    for (std::size_t i = 0; terms && i < term.size(); ++i) term[i] = term[i].div(divisor_);
-    return term;
+    return position == own ? own_term() : take(CollectivePhase::kExchange, position);
   };
+  if (sums_wide(parts_[own][0].scalar_type())) {
+    Pieces sum;
+    for (int position = 0; position < members_.size(); ++position) {
+      SumParts::add_wide(sum, term_of(position));
+    }
+    const PlainData plain;
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      sum[i] = sum[i].div_(divisor_).to(parts_[own][i].scalar_type());
+    }
+    return sum;
+  }
   Pieces sum = term_of(0);
   bool ours = own != 0;  // the memory of `sum`
   for (int position = 1; position < members_.size(); ++position) {
@@ -117,7 +124,7 @@ SumAside::Pieces SumAside::sum_of_all() {
   if (!ours) {  // of one member
     for (auto& piece : sum) piece = piece.clone();
   }
-  if (divisor_ != 1 && !terms) {  // integers cannot be divided in place
+  if (divisor_ != 1) {  // integers cannot be divided in place
     for (auto& piece : sum) piece.div_(divisor_);
   }
   return sum;

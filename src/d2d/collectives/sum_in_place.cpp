@@ -48,22 +48,32 @@ void SumInPlace::add() {
 /// the last one where it belongs.
 void SumInPlace::add_all() {
   auto& own = parts_[members_.rank()];
-  const bool terms = divisor_ != 1 && divides_terms(own[0].scalar_type());
+  if (sums_wide(own[0].scalar_type())) return add_all_wide();
   Pieces sum;
   for (int position = 0; position < members_.size(); ++position) {
     const bool is_own = position == members_.rank();
     Pieces term = is_own ? own : take(CollectivePhase::kExchange, position);
     const PlainData plain;
-    for (std::size_t i = 0; terms && i < term.size(); ++i) term[i].div_(divisor_);
     for (std::size_t i = 0; i < sum.size(); ++i) {
       auto& place = position + 1 == members_.size() ? own[i] : sum[i];
       at::add_out(place, sum[i], term[i]);
     }
     if (position == 0) sum = std::move(term);
   }
-  if (divisor_ == 1 || terms) return;  // integers cannot be divided in place
+  if (divisor_ == 1) return;  // integers cannot be divided in place
   const PlainData plain;
   for (auto& piece : own) piece.div_(divisor_);
+}
+
+void SumInPlace::add_all_wide() {
+  const auto& own = parts_[members_.rank()];
+  Pieces sum;
+  for (int position = 0; position < members_.size(); ++position) {
+    const bool is_own = position == members_.rank();
+    SumParts::add_wide(sum, is_own ? own : take(CollectivePhase::kExchange, position));
+  }
+  const PlainData plain;
+  for (std::size_t i = 0; i < sum.size(); ++i) own[i].copy_(sum[i].div_(divisor_));
 }
 
 void SumInPlace::finish() {

@@ -45,6 +45,7 @@ class SumInPlace {
 
   Pieces take(CollectivePhase phase, int position);
   void add_all();
+  void add_all_wide();
 
   Communicator members_;
   std::int64_t divisor_;

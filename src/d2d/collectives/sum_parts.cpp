@@ -1,6 +1,8 @@
 // d2d/collectives/sum_parts.cpp: see the header.
 #include "d2d/collectives/sum_parts.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <string>
 
@@ -69,6 +71,18 @@ SumParts SumParts::of_owners(const std::vector<std::vector<at::Tensor>>& tensors
     }
   }
   return parts;
+}
+
+void SumParts::add_wide(Pieces& sum, const Pieces& term) {
+  const PlainData plain;
+  const bool first = sum.empty();
+  for (std::size_t i = 0; i < term.size(); ++i) {
+    if (first) {
+      sum.push_back(term[i].to(at::kFloat));
+    } else {
+      sum[i].add_(term[i]);
+    }
+  }
 }
 
 bool SumParts::fit(const Pieces& pieces, int position) const {

@@ -21,9 +21,9 @@ struct PlainData {
   at::AutoDispatchBelowADInplaceOrView no_history;
 };
 
-/// True if a mean of tensors of `dtype` is a sum of terms that are divided before they are added
-/// up: a sum of float16 may be infinite where the mean is not. Others are divided once, at the end.
-constexpr bool divides_terms(c10::ScalarType dtype) { return dtype == c10::ScalarType::Half; }
+/// True if numbers of `dtype` are added up in float32, and their sum or mean is rounded once: in 16
+/// bits it would be rounded with each term, and float16 be infinite where a mean is not.
+inline bool sums_wide(c10::ScalarType dtype) { return c10::isReducedFloatingType(dtype); }
 
 /// Tensors in as many parts as there are members. They are of one dtype, at least one, and
 /// contiguous.
@@ -49,6 +49,8 @@ class SumParts {
 
   /// The call on which members must agree: the shape of one tensor, the elements of several.
   const CollectiveCall& call() const noexcept { return call_; }
+  /// Adds `term` to `sum`, in float32; the first term makes it.
+  static void add_wide(Pieces& sum, const Pieces& term);
   /// True if `pieces` are of the shapes and the dtype of the part at `position`.
   bool fit(const Pieces& pieces, int position) const;
 

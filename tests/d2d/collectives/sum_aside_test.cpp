@@ -137,6 +137,32 @@ TEST(SumAside, GivesTheMeanOfLargeHalvesAsASumInPlaceDoes) {
   }
 }
 
+/// 256 and ones, of which bfloat16 would lose each that is added by itself.
+TEST(SumAside, AddsNumbersOf16BitsInFloat32AsASumInPlaceDoes) {
+  for (const auto& group : kGroups) {
+    SimulatedJob job(4, 1);
+    job.on_ranks(group, [&](int rank, Communicators& own) {
+      const auto all = own.group(members(group));
+      const auto terms = [&] {
+        return std::vector<at::Tensor>{
+            at::full({7}, rank == group.front() ? 256 : 1, at::kBFloat16)};
+      };
+      const auto in_place = terms(), aside = terms();
+      SumInPlace first(all, in_place, 1);
+      first.add();
+      first.finish();
+      SumAside second(all.lane(7), aside, 1, 1);
+      second.add();
+      second.write();
+      const auto due = at::full({7}, 255.f + all.size()).to(at::kBFloat16);
+      EXPECT_TRUE(at::equal(in_place[0], due)) << in_place[0][0];
+      EXPECT_TRUE(at::equal(aside[0], due)) << aside[0][0];
+      EXPECT_TRUE(at::equal(all.all_reduce(terms()[0]), due));
+    });
+    EXPECT_THAT(job.failures, IsEmpty());
+  }
+}
+
 TEST(SumAside, TellsWhenNobodyNeedsToWait) {
   constexpr fiber::WaitReason kNews{"news of a sum", "", -1, -1};
   SimulatedJob job(3);

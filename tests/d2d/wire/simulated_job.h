@@ -107,9 +107,10 @@ inline at::Tensor contribution(int rank, at::IntArrayRef sizes,
 
 inline at::Tensor sum_in_order(const std::vector<int>& group, at::IntArrayRef sizes,
                                c10::ScalarType dtype = at::kFloat) {
-  at::Tensor sum = contribution(group[0], sizes, dtype);
+  const auto wide = c10::isReducedFloatingType(dtype) ? at::kFloat : dtype;  // rounded once
+  at::Tensor sum = contribution(group[0], sizes, dtype).to(wide);
   for (std::size_t i = 1; i < group.size(); ++i) sum += contribution(group[i], sizes, dtype);
-  return sum;
+  return sum.to(dtype);
 }
 
 inline const std::vector<std::vector<int>> kGroups{
