@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "server/backward/gradient_chain.h"
+#include "server/backward/wide_nodes.h"
 #include "server/backward/written_tensor.h"
 #include "server/graph/gradient_sum.h"
 #include "server/graph/node_hooks.h"
@@ -137,6 +138,7 @@ void BackwardPass::evaluate(NodeIndex index) {
   }
   call_tensor_hooks(node, inputs);
   for (const auto& hook : node.pre_hooks()) inputs = (*hook)(inputs);
+  widen_sums(node, inputs);
   if (part_ == Part::kFirst && can_compute_twice(entry)) {
     return compute_for_others(index, std::move(inputs));
   }
