@@ -72,7 +72,7 @@ TEST(OriginalNames, EachHasATestAndAnAnswer) {
 /// What `key` is here.
 enum class Fate { kKey, kNeedless, kLater, kUnknown };
 Fate fate_of(const std::string& key) {
-  if (find_config_key(key) != nullptr) return Fate::kKey;
+  if (find_config_key(key) != nullptr || find_config_switch(key)) return Fate::kKey;
   if (find_needless_key(key) != nullptr) return Fate::kNeedless;
   return find_future_key(key) != nullptr ? Fate::kLater : Fate::kUnknown;
 }
@@ -131,6 +131,9 @@ std::string or_dash(std::string_view text) { return text.empty() ? "—" : std::
 
 std::string cell_of_key(const std::string& name) {
   if (const auto* key = find_config_key(name)) return concat("`", key->name, "`");
+  if (const auto turned = find_config_switch(name)) {
+    return concat("true: `", turned->key, " = ", turned->value, "`");
+  }
   if (find_needless_key(name) != nullptr) return "accepted, changes nothing";
   return "not yet";
 }
