@@ -33,6 +33,8 @@ if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # It takes joined sources for headers, which should not use anonymous namespaces; and some of what it inlines
   # across them looks to it as if it were read before it is written.
   target_compile_options(smp_flags INTERFACE -Wno-subobject-linkage -Wno-maybe-uninitialized)
+  # Of what a joined file takes a compiler, a twelfth is to look for memory to use again, of which it has enough.
+  target_compile_options(smp_flags INTERFACE "SHELL:--param ggc-min-heapsize=1500000")
 endif()
 if(SMP_SANITIZE)
   target_compile_options(smp_flags INTERFACE

@@ -3,9 +3,6 @@
 //
 //     mpirun --oversubscribe -n 4 build/release/samples/ported/ported
 #include <ATen/CPUGeneratorImpl.h>
-#include <smp/program/hooks.h>
-#include <smp/program/messages.h>
-#include <smp/program/saved_files.h>
 #include <smp/smp.h>
 #include <torch/torch.h>
 
