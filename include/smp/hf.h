@@ -147,7 +147,9 @@ class SMP_API Config {
   /// @throws UnsupportedError  naming the model_type and those that are known; a member, as of
   ///                           another kind of attention, that the blocks of this library lack.
   static Config read(const std::string& path);
-  /// Reads the text of one. @param name  leads messages
+  /// Reads the text of one.
+  /// @param text  JSON
+  /// @param name  leads messages
   static Config parse(const std::string& text, const std::string& name = "config.json");
 
   Family family() const noexcept;
@@ -197,9 +199,10 @@ class SMP_API NameMap {
   NameMap(Family family);  // NOLINT
   /// Those of a family for nn::DistributedTransformerLayer (smp/tp.h) and its like: queries, keys
   /// and values apart, as `attention.query`, .. `output.second` below `layers`.
+  /// @param family  kGpt2, kBert or kRoberta
   /// @param layers  the path of a layer in the model, with {} for its number, as in "h.{}"
   /// @param others  rules for what lies outside of the layers
-  /// @throws UnsupportedError  a family other than kGpt2, kBert and kRoberta.
+  /// @throws UnsupportedError  another family.
   static NameMap distributed(Family family, const std::string& layers,
                              std::vector<Rule> others = {});
 
@@ -240,6 +243,9 @@ SMP_API bool has_own_head(const std::string& path, Family family);
 SMP_API StateDict read(const std::string& path, const NameMap& names);
 
 /// Loads a published model into `module`, one tensor at a time, as smp::load_state_dict() does.
+/// @param module  gets the values
+/// @param path    as of read()
+/// @param names   how its names and shapes follow from published ones
 /// @param strict  names that only one of both has are an error
 /// @throws as read() and smp::load_state_dict(); UsageError  the model has one tensor, as its
 ///         table of tokens, where the file has two.

@@ -102,9 +102,9 @@ int main(int argc, char** argv) {
   const std::string path = "ported_" + std::to_string(smp::size());
   Progress progress;
   for (; progress.epoch < 4; ++progress.epoch) {
-    for (int i = 0; i < 15; ++i) {
+    for (int i = 0; i < 30; ++i) {
       const auto [index, count] = smp::data_shard();
-      const auto [words, labels] = batch_of((15 * progress.epoch + i) * count + index);
+      const auto [words, labels] = batch_of((30 * progress.epoch + i) * count + index);
       optimizer.zero_grad();
       progress.loss = train_step(words, labels).reduce_mean().item<double>();
       model.clip_grad_norm_(1.0);

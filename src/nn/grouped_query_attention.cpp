@@ -28,13 +28,24 @@ Linear projection(std::int64_t inputs, std::int64_t outputs, bool bias) {
   return Linear(LinearOptions(inputs, outputs).bias(bias));
 }
 
-/// The number of each of the last `tokens` tokens among those of its row that are no padding.
-at::Tensor positions_of(const CachedTokens& place, std::int64_t tokens, at::Device device) {
-  if (!place.present.defined()) {
-    return at::arange(place.begin, place.begin + tokens, at::device(device).dtype(at::kLong));
+/// What `place` says of the first `length` tokens of each row.
+at::Tensor present_of(const CachedTokens& place, std::int64_t length) {
+  if (!place.present.defined()) return {};
+  SMP_REQUIRE(place.present.dim() == 2 && place.present.size(1) >= length,
+              "GroupedQueryAttention: CachedTokens::present is ", place.present.sizes(),
+              ", expected [B, ", length, " or more]");
+  return place.present.narrow(1, 0, length);
+}
+
+/// The number of each token from `begin` on among those of its row that are no padding: [T], or
+/// [B, T] with `present` [B, begin + T].
+at::Tensor positions_of(std::int64_t begin, std::int64_t tokens, const at::Tensor& present,
+                        at::Device device) {
+  if (!present.defined()) {
+    return at::arange(begin, begin + tokens, at::device(device).dtype(at::kLong));
   }
-  const auto numbers = place.present.to(at::kBool).to(at::kLong).cumsum(1) - 1;
-  return numbers.clamp_min(0).narrow(1, place.begin, tokens);
+  const auto numbers = present.to(at::kBool).to(at::kLong).cumsum(1) - 1;
+  return numbers.clamp_min(0).narrow(1, begin, tokens);
 }
 
 }  // namespace
@@ -93,11 +104,13 @@ at::Tensor GroupedQueryAttentionImpl::forward(const at::Tensor& hidden, const at
 }
 
 at::Tensor GroupedQueryAttentionImpl::decode(const at::Tensor& hidden, const CachedTokens& tokens) {
-  auto heads = heads_of(hidden, positions_of(tokens, hidden.size(1), hidden.device()));
+  const auto begin = tokens.begin, count = hidden.size(1);
+  const auto present = present_of(tokens, begin + count);
+  auto heads = heads_of(hidden, positions_of(begin, count, present, hidden.device()));
   std::tie(heads.key, heads.value) = cache_->extended(tokens, heads.key, heads.value);
-  const auto mask = causal_mask_for(hidden, tokens.present, options.window(), tokens.begin);
+  const auto mask = causal_mask_for(hidden, present, options.window(), begin);
   // A single token comes after all that are kept.
-  return attended(heads, mask, /*is_causal=*/tokens.begin == 0);
+  return attended(heads, mask, /*is_causal=*/begin == 0);
 }
 
 }  // namespace smp::nn

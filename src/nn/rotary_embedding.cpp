@@ -171,7 +171,8 @@ std::pair<at::Tensor, at::Tensor> RotaryEmbeddingImpl::turns(const at::Tensor& q
   angle = at::cat({angle, angle}, -1);
   if (angle.dim() == 3) angle = angle.unsqueeze(1);
   const double scale = attention_factor();
-  const bool cast = at::autocast::is_autocast_enabled(query.device().type());
+  // There is no autocast of shapes alone, and LibTorch refuses to be asked.
+  const bool cast = !query.is_meta() && at::autocast::is_autocast_enabled(query.device().type());
   const auto type = cast ? at::kFloat : query.scalar_type();
   return {(angle.cos() * scale).to(type), (angle.sin() * scale).to(type)};
 }

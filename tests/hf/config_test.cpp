@@ -51,7 +51,8 @@ TEST(HfConfig, TakesWindowsAsTransformersDoes) {
   };
   EXPECT_EQ(window(R"("model_type": "mistral")"), 4096);
   EXPECT_EQ(window(R"("model_type": "mistral", "sliding_window": null)"), std::nullopt);
-  EXPECT_EQ(window(R"("model_type": "qwen2", "sliding_window": 7)"), std::nullopt);
+  EXPECT_EQ(window(R"("model_type": "qwen2", "sliding_window": 7, "max_window_layers": 0)"),
+            std::nullopt);  // not used
   const std::string used =
       R"("model_type": "qwen2", "sliding_window": 7, "use_sliding_window": true)";
   EXPECT_EQ(window(used + R"(, "max_window_layers": 0)"), 7);

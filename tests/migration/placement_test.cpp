@@ -101,8 +101,8 @@ void train_and_compare(Net net, const std::map<std::string, at::Tensor>& expecte
 
 /// Stages that come back are as good as runs of modules.
 TEST(PartitionScope, PlacesModulesInAnyOrderOfStages) {
-  for (const std::vector<int>& stages :
-       {std::vector<int>{0, 1, 2, 1, 0, 2}, {2, 2, 0, 0, 1, 1}, {1, 0, 1, 0, 1, 2}}) {
+  for (const auto& stages :
+       std::vector<std::vector<int>>{{0, 1, 2, 1, 0, 2}, {2, 2, 0, 0, 1, 1}, {1, 0, 1, 0, 1, 2}}) {
     const auto expected = trained_alone(stages);
     for (const int replicas : {1, 2}) {
       run_local(

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
-#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 

@@ -27,7 +27,10 @@ Tensor in_pieces(DecoderLayer& layer, const Tensor& hidden, const std::vector<st
   std::vector<Tensor> results;
   for (const auto count : pieces) {
     place.last = place.begin + count == hidden.size(1);
-    if (present.defined()) place.present = present.narrow(1, 0, place.begin + count);
+    // Some callers know of later tokens already.
+    if (present.defined()) {
+      place.present = pieces.size() == 2 ? present : present.narrow(1, 0, place.begin + count);
+    }
     results.push_back(layer->decode(hidden.narrow(1, place.begin, count), place));
     place.begin += count;
   }
@@ -105,6 +108,8 @@ TEST(KeyValueCache, RefusesWhatDoesNotFollow) {
   EXPECT_THAT(refused(hidden, {.cache = 1, .begin = 3}), HasSubstr("CachedTokens::most"));
   EXPECT_THAT(refused(hidden[0].unsqueeze(0), {.cache = 1, .begin = 3}), HasSubstr("of 1 rows"));
   EXPECT_THAT(refused(hidden, {.cache = 2, .begin = 3}), HasSubstr("0 tokens of 0 rows"));
+  EXPECT_THAT(refused(hidden, {.cache = 2, .present = torch::ones({2, 2})}),
+              HasSubstr("expected [B, 3 or more]"));
 }
 
 }  // namespace key_value_cache_test

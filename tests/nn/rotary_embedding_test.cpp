@@ -80,6 +80,15 @@ TEST(RotaryEmbedding, DynamicGoesByTheLongestPosition) {
   EXPECT_FALSE(torch::equal(std::get<0>(rotary(x, x, far)), std::get<0>(plain(x, x, far))));
 }
 
+TEST(RotaryEmbedding, TakesShapesAlone) {
+  RotaryEmbedding rotary{RotaryEmbeddingOptions(8)};
+  const auto heads = torch::empty({2, 3, 5, 8}, torch::kMeta);
+  const auto [query, key] = rotary->forward(heads, heads.narrow(1, 0, 1));
+  EXPECT_TRUE(query.is_meta());
+  EXPECT_EQ(query.sizes(), (c10::IntArrayRef{2, 3, 5, 8}));
+  EXPECT_EQ(key.sizes(), (c10::IntArrayRef{2, 1, 5, 8}));
+}
+
 TEST(RotaryEmbedding, RefusesWhatDoesNotFit) {
   using enum RotaryScaling;
   EXPECT_THROW(RotaryEmbedding(RotaryEmbeddingOptions(5)), UsageError);

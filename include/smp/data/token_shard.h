@@ -70,7 +70,7 @@ struct PackResult {
 };
 
 /// Tokenises `documents` once and writes them, in their order, to the token shard `path`.
-/// @param tokenizer  may be null if all documents are tokens: the shards become one
+/// `tokenizer` may be null if all documents are tokens: their shards become one.
 /// @throws UsageError     a document is damaged, or they are tokens of another vocabulary
 /// @throws ResourceError  the file cannot be written
 SMP_API PackResult pack_tokens(const Documents& documents,

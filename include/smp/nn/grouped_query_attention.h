@@ -78,6 +78,7 @@ class SMP_API GroupedQueryAttentionImpl : public torch::nn::Module {
   /// what forward() of all of them returns for these. Its keys and values are kept for later calls,
   /// on this rank; positions follow from what is no padding.
   /// @param hidden  [B, T, W]
+  /// @param tokens  where these stand
   /// @return [B, T, W]. @throws UsageError  as KeyValueCache::extended()
   torch::Tensor decode(const torch::Tensor& hidden, const CachedTokens& tokens);
   /// What decode() has kept.

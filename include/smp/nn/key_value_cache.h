@@ -23,7 +23,7 @@ struct CachedTokens {
   std::int64_t begin = 0;  ///< tokens of each row that earlier calls had; 0 starts anew
   std::int64_t most = 0;   ///< tokens of each row after the last call
   bool last = false;       ///< whether the rows are forgotten after this call
-  /// [B, S], 0 where a row is padding, of this call's tokens and all before; undefined: none is.
+  /// [B, S or more], 0 where a row is padding, of all tokens up to this call's; undefined: none is.
   torch::Tensor present = {};
 };
 

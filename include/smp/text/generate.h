@@ -51,12 +51,16 @@ using Decode = std::function<at::Tensor(const at::Tensor& tokens, const nn::Cach
 ///     }, {.max_new_tokens = 50, .eos_token_id = 2});
 ///
 /// @param prompt   [B, P] integers, P at least 1; read on pp_rank 0
+/// @param decode   the model's call
+/// @param options  how tokens are chosen, and when to stop; alike on all ranks
 /// @param present  [B, P], 0 where a row is padding, which must be on the left; undefined: none is
 /// @throws UsageError  options out of range, no prompt, padding on the right, or as decode().
 SMP_API at::Tensor generate(const at::Tensor& prompt, const Decode& decode,
                             const GenerateOptions& options = {}, const at::Tensor& present = {});
 
 /// Returns the next token [B] of each row from its scores [B, V], as generate() does: int64.
+/// @param scores     of what follows the last token
+/// @param options    how tokens are chosen
 /// @param first_row  number of the first row, for drawing
 /// @param place      number of the token among the new ones, for drawing
 SMP_API at::Tensor next_tokens(const at::Tensor& scores, const GenerateOptions& options,

@@ -63,7 +63,8 @@ class Generation {
     place_.cache = new_cache();
     place_.most = prompt.size(1) + options.max_new_tokens - 1;
     const bool padded = present.defined() && present.eq(0).any().item<bool>();
-    if (padded) present_ = present.ne(0);
+    // Of all tokens to come, too: what travels has one shape, which static_mode asks for.
+    if (padded) present_ = at::constant_pad_nd(present.ne(0), {0, options.max_new_tokens}, 1);
     rows_.resize(static_cast<std::size_t>(prompt.size(0)));
     std::iota(rows_.begin(), rows_.end(), 0);
   }
@@ -126,14 +127,14 @@ class Generation {
     if (!tokens_.defined()) return;
     place_.begin += tokens_.size(1);
     tokens_ = next.unsqueeze(1).to(tokens_.device());
-    if (present_.defined()) present_ = at::cat({present_, at::ones_like(tokens_, at::kBool)}, 1);
   }
 
   const Decode& decode_;
   const GenerateOptions& options_;
-  Rank* const rank_;             // nullptr: no session
-  std::string problem_;          // with the prompt, for all ranks
-  at::Tensor tokens_, present_;  // of the next call
+  Rank* const rank_;     // nullptr: no session
+  std::string problem_;  // with the prompt, for all ranks
+  at::Tensor tokens_;    // of the next call
+  at::Tensor present_;   // of the prompt and all new ones; undefined: no padding
   std::vector<std::int64_t> rows_;
   nn::CachedTokens place_;
   std::int64_t number_ = 0;  // of the next token among the new ones

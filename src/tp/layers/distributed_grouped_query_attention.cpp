@@ -153,7 +153,12 @@ at::Tensor DistributedGroupedQueryAttentionImpl::attend(const std::vector<at::Te
   const auto size = options.rotary().head_dim(), real = own.heads.real_heads();
   const auto padding = channels[0].size(-1) - real * size;
   const auto real_channels = channels[0].narrow(-1, 0, real * size);
-  if (real == 0) return at::constant_pad_nd(real_channels, {0, padding});
+  if (real == 0) {  // norms of no heads, so that their weights have gradients as on other ranks
+    const auto none = at::cat({own.heads_of(real_channels, own.query_norm),
+                               own.heads_of(channels[1].narrow(-1, 0, 0), own.key_norm)},
+                              1);
+    return at::constant_pad_nd(none.transpose(1, 2).flatten(2), {0, padding});
+  }
   const auto turned = own.rotary.forward(own.heads_of(real_channels, own.query_norm),
                                          own.heads_of(channels[1], own.key_norm), positions);
   const AttentionHeads heads{std::get<0>(turned), keys_for_heads(std::get<1>(turned), own.heads),

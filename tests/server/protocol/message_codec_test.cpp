@@ -429,7 +429,7 @@ TEST_F(MessageCodecTest, ABackwardThatIsToHaveAGraph) {
   sent.create_graph = sent.only_inputs = true;
   sent.history = std::string("\1\0\0", 3);
   sent.forms = "forms";
-  sent.promised = {{1}};
+  sent.promised.push_back({1});
   const auto got = cross(sent);
   EXPECT_TRUE(got.create_graph);
   EXPECT_EQ(got.history, sent.history);

@@ -94,7 +94,6 @@ TEST(DistributedGroupedQueryAttention, SharesKeysInGroupsOfRanks) {
   EXPECT_THAT(key_of_rank, ElementsAre(0, 0, 0, 0, 1, 1, 1, 1));
   EXPECT_THAT(rows, testing::Each(kHead));
   expect_as_plain_attention(8, options_of(8, 2), "speed");
-  expect_as_plain_attention(8, options_of(8, 2), "memory");
 }
 
 /// Weights of the attention are dropped in training alone; also where a rank has no head (one of
