@@ -102,7 +102,9 @@ struct SMP_API Config {
   /// Algorithm that finds the split: "tree" (the paper's), "contiguous" (runs of modules in
   /// execution order), "search", or "best" (whichever of these is fastest in simulation).
   std::string partition_strategy = "best";
-  /// Weight of memory against computation in a module's cost, 0 to 1 (alpha of paper App. C.3).
+  /// Weight of memory against computation, 0 to 1 (alpha of paper App. C.3): in a module's cost if
+  /// `partition_strategy` is "tree" or "contiguous" or nothing is known of times, else in what it
+  /// counts that a stage is nearly full.
   double memory_weight = 0.8;
   /// If true, splits by the number of modules instead of running the model once to see what they
   /// cost.

@@ -171,7 +171,9 @@ std::vector<ConfigKey> plan_keys() {
               {.alias = "partition_file"}),
       SMP_KEY(partition_strategy, one_of({"best", "tree", "contiguous", "search"}),
               "how the split is found; best is the fastest of the others in simulation"),
-      SMP_KEY(memory_weight, share, "weight of memory against computation in a module's cost"),
+      SMP_KEY(memory_weight, share,
+              "weight of memory against computation: in a module's cost with partition_strategy "
+              "tree or contiguous, else where a stage is nearly full (docs/partitioning.md)"),
       SMP_KEY(skip_tracing, any_boolean(),
               "split by the number of modules instead of running the model in advance"),
       SMP_KEY(trace_repeats, between(0, 1000),

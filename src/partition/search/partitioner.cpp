@@ -54,8 +54,7 @@ class Planner {
         hand_(follow_pins(tree, options.pins, options.pp_size)),
         trace_(trace_to_plan(tree, options.trace)),
         machine_(machine_of(options)),
-        costs_(
-            make_cost_tree(tree, trace_, hand_.stages, {.memory_weight = options.memory_weight})),
+        costs_(make_cost_tree(tree, trace_, hand_.stages, {.memory_weight = balance_weight()})),
         schedule_(schedule::make_schedule(options.pipeline, shape_of(options))),
         judge_(tree_, trace_, costs_, machine_, settings()) {}
 
@@ -83,9 +82,18 @@ class Planner {
   }
 
   StepSettings settings() const {
-    return {options_.microbatches, schedule_.get(), options_.optimizer_ratio,
-            options_.memory_weight, options_.gradient_copies};
+    return {options_.microbatches, schedule_.get(),          options_.optimizer_ratio,
+            balance_weight(),      options_.gradient_copies, options_.memory_weight};
   }
+
+  /// The weight of memory in the cost that stages should have alike. Where the step can be
+  /// simulated and the strategy is free to choose, memory has no part in it: even memory is of no
+  /// use to stages with room, and costs time. What is nearly full counts in the judgement.
+  double balance_weight() const {
+    const bool judges = options_.strategy == "best" || options_.strategy == "search";
+    return judges && knows_times() ? 0 : options_.memory_weight;
+  }
+  bool knows_times() const { return trace_.source != simulate::CostSource::kCounts; }
 
   // ---- what has no pin ------------------------------------------------------------------------
 
@@ -130,7 +138,8 @@ class Planner {
                     [](const auto& change) { return change.kind == simulate::StateKind::kShared; });
     if (shared && use.free + use.served < machine_.stages) return add("tree", fixed_stages(0));
     require_enough_nodes(use);
-    const auto tree = used(tree_partition(costs_, machine_));
+    // The paper's, whose costs always weigh memory.
+    const auto tree = used(tree_partition(costs_for(trace_, options_.memory_weight), machine_));
     if (machine_.stages == 1) return add("tree", tree);
     if (wanted("tree")) add("tree", tree);
     if (options_.strategy == "tree") return;
@@ -138,11 +147,12 @@ class Planner {
     if (wanted("contiguous")) add("contiguous", contiguous);
     // Where nothing was run, a simulation has nothing to say that would justify a scattered plan,
     // but memory has.
-    const bool known = trace_.source != simulate::CostSource::kCounts;
     const bool fits = std::any_of(found_.begin(), found_.end(),
                                   [](const Candidate& found) { return found.judgement.fits(); });
-    if (options_.strategy == "search" || (options_.strategy == "best" && (known || !fits))) {
-      add("search", search({tree, contiguous}));
+    if (options_.strategy == "search" ||
+        (options_.strategy == "best" && (knows_times() || !fits))) {
+      add("search", search(costs_, {tree, contiguous, used(tree_partition(costs_, machine_))}));
+      if (found_.back().judgement.crowding > 0) search_by_memory(tree);
       try_other_costs();
     }
   }
@@ -154,13 +164,7 @@ class Planner {
     if (std::any_of(found_.begin(), found_.end(), fits)) return;
     std::vector<std::vector<int>> others;
     add_by_other_costs(others);
-    for (auto& stages : others) {
-      auto judgement = judge_.judge_within(stages, kMostCallsOfOutcome);
-      auto& best = found_.back();
-      if (judgement.value() >= best.judgement.value()) continue;
-      best.stages = std::move(stages);
-      best.judgement = std::move(judgement);
-    }
+    for (auto& stages : others) add_if_better(std::move(stages));
   }
 
   void require_enough_nodes(const StageUse& use) const {
@@ -181,13 +185,31 @@ class Planner {
     return use_every_stage(costs_, machine_, std::move(stages));
   }
 
-  std::vector<int> search(std::vector<std::vector<int>> starts) const {
+  /// Where a stage is nearly full: searches again, and evens out memory as well on its way.
+  void search_by_memory(const std::vector<int>& tree) {
+    if (balance_weight() == options_.memory_weight) return;
+    const auto costs = costs_for(trace_, options_.memory_weight);
+    const auto& best = found_.back().stages;
+    add_if_better(search(costs, {tree, best, used(contiguous_partition(costs, machine_))}));
+  }
+
+  /// Takes `stages` in the place of the last one found if they are better.
+  void add_if_better(std::vector<int> stages) {
+    auto judgement = judge_.judge_within(stages, kMostCallsOfOutcome);
+    auto& best = found_.back();
+    if (judgement.value() >= best.judgement.value()) return;
+    best.stages = std::move(stages);
+    best.judgement = std::move(judgement);
+  }
+
+  /// @param costs  by which loads are evened out; what comes of that is judged by the step
+  std::vector<int> search(const CostTree& costs, std::vector<std::vector<int>> starts) const {
     for (const double slack : kSlacks) {
-      starts.push_back(used(contiguous_partition(costs_, machine_, slack)));
+      starts.push_back(used(contiguous_partition(costs, machine_, slack)));
     }
     for (const int loops : kLoops) {
       const bool enough = static_cast<std::size_t>(loops) * machine_.stages <= costs_.nodes.size();
-      if (enough) starts.push_back(used(looped_partition(costs_, machine_, loops)));
+      if (enough) starts.push_back(used(looped_partition(costs, machine_, loops)));
     }
     const std::int64_t of_microbatch = judge_.calls_of_microbatch();
     const std::int64_t sample = std::min<std::int64_t>(
@@ -204,7 +226,7 @@ class Planner {
       const Judgement judgement = judged(stages, sample);
       return value(judgement, tree_seconds);
     };
-    return search_partition(costs_, machine_, starts, judge, budget);
+    return search_partition(costs, machine_, starts, judge, budget);
   }
 
   /// Appends the placements that the paper's algorithm and contiguous runs give for other weights
@@ -215,13 +237,17 @@ class Planner {
     counted.source = simulate::CostSource::kCounts;
     for (const simulate::Trace* trace : {&trace_, &std::as_const(counted)}) {
       for (const double alpha : kOtherAlphas) {
-        const auto costs = make_cost_tree(tree_, *trace, hand_.stages, {.memory_weight = alpha});
+        const auto costs = costs_for(*trace, alpha);
         for (const SeatTies ties : {SeatTies::kFewestSeats, SeatTies::kFirst}) {
           starts.push_back(used(tree_partition(costs, machine_, ties)));
         }
         starts.push_back(used(contiguous_partition(costs, machine_)));
       }
     }
+  }
+
+  CostTree costs_for(const simulate::Trace& trace, double memory_weight) const {
+    return make_cost_tree(tree_, trace, hand_.stages, {.memory_weight = memory_weight});
   }
 
   Judgement judged(const std::vector<int>& stages, std::int64_t microbatches) const {

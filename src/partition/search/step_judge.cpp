@@ -16,6 +16,11 @@ namespace {
 /// The share of the step time that each module on several stages adds to a placement's value.
 constexpr double kSplit = 0.007;
 constexpr double kUnfit = 1e9;
+/// The share of its memory from which a stage counts as near its limit, and the share of the step
+/// time that a full one adds at the most. The predicted bytes are a bound, so a stage below it has
+/// room, and even memory would be of no use.
+constexpr double kRoomy = 0.9;
+constexpr double kFull = 0.025;
 
 // Seconds that the busiest stage, or the most oversubscribed host, is at work.
 double pace(const std::vector<double>& busy, const simulate::Machine& machine) {
@@ -77,6 +82,15 @@ std::int64_t missing_bytes(const std::vector<StageMemory>& memory,
   return missing;
 }
 
+double crowding_of(const std::vector<StageMemory>& memory, const simulate::Machine& machine) {
+  double fullest = 0;
+  for (std::size_t s = 0; s < machine.memory.size(); ++s) {
+    const auto limit = static_cast<double>(machine.memory[s]);
+    fullest = std::max(fullest, static_cast<double>(memory[s].most()) / limit);
+  }
+  return std::clamp((fullest - kRoomy) / (1 - kRoomy), 0.0, 1.0);
+}
+
 // Parents come before their children.
 int split_modules(const CostTree& costs, const std::vector<int>& stages) {
   std::vector<bool> split(costs.nodes.size(), false);
@@ -91,7 +105,8 @@ int split_modules(const CostTree& costs, const std::vector<int>& stages) {
 
 double Judgement::value() const {
   const double balanced = seconds() * std::pow(to_bound, balance_weight);
-  const double readable = balanced * (1 + kSplit * split_modules);
+  const double readable =
+      balanced * (1 + kSplit * split_modules) * (1 + kFull * memory_weight * crowding);
   return fits() ? readable : kUnfit * static_cast<double>(missing) + readable;
 }
 
@@ -133,6 +148,8 @@ Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulate
   judgement.to_bound = bottleneck(costs_, stages_of_nodes, machine_) / lower_bound_;
   judgement.split_modules = split_modules(costs_, stages_of_nodes);
   judgement.missing = missing_bytes(judgement.memory, machine_);
+  judgement.memory_weight = settings_.memory_weight;
+  judgement.crowding = crowding_of(judgement.memory, machine_);
   return judgement;
 }
 

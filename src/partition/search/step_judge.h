@@ -19,10 +19,12 @@ struct StepSettings {
   int microbatches = 1;
   const schedule::Schedule* schedule = nullptr;
   double optimizer_ratio = 2;  ///< optimizer state over trained weights
-  /// The weight of evenly spread cost against a short step, 0 to 1. It is the weight of memory in
-  /// the cost (alpha of equation 1), since the step time itself tells how evenly time is spread.
+  /// The weight of evenly spread cost against a short step, 0 to 1: that of memory in the cost
+  /// (alpha of equation 1), where nothing is known of times. 0 where the step says what it costs.
   double balance_weight = 0.8;
   int gradient_copies = 1;  ///< how often each gradient is held
+  /// What it counts that a stage is near its limit of memory, 0 to 1 (alpha of equation 1).
+  double memory_weight = 0.8;
 };
 
 /// The verdict on one placement.
@@ -32,15 +34,19 @@ struct Judgement {
   std::vector<StageMemory> memory;  ///< by stage
   double to_bound = 1;              ///< bottleneck ÷ its lower bound
   double balance_weight = 0;        ///< as in StepSettings
+  double memory_weight = 0;         ///< likewise
   std::int64_t missing = 0;         ///< bytes that the worst stage lacks
-  int split_modules = 0;            ///< modules whose parts are on several stages
+  /// How near the fullest stage is to its limit: 0 up to nine tenths of it, 1 at the limit.
+  double crowding = 0;
+  int split_modules = 0;  ///< modules whose parts are on several stages
 
   bool fits() const { return missing == 0; }
   /// Seconds until the next step can begin.
   double seconds() const { return step.seconds + replica_sums; }
   /// The value of the placement; smaller is better. It is seconds() times `to_bound` to the power
-  /// of `balance_weight`, and a little more for every module whose parts are on several stages. A
-  /// placement that does not fit the memory is worse than every one that fits.
+  /// of `balance_weight`, and a little more for every module whose parts are on several stages and
+  /// where a stage is nearly full. A placement that does not fit the memory is worse than every one
+  /// that fits.
   double value() const;
 };
 

@@ -33,6 +33,38 @@ TEST(StepJudge, PrefersShortStepsThenBalanceThenWholeModules) {
   EXPECT_LT(judgement(1000, 2, 99).value(), too_large.value());
 }
 
+TEST(StepJudge, MemoryCountsWhereAStageIsNearlyFull) {
+  const auto filled = [](double crowding, double memory_weight) {
+    auto made = judgement(1, 1);
+    made.crowding = crowding;
+    made.memory_weight = memory_weight;
+    return made.value();
+  };
+  EXPECT_EQ(filled(0, 1), judgement(1, 1).value());
+  EXPECT_GT(filled(1, 0.8), filled(0.5, 0.8));
+  EXPECT_LE(filled(1, 0.8), 1.02) << "a full stage is no reason for a slow step";
+  EXPECT_EQ(filled(1, 0), filled(0, 0));
+}
+
+TEST(StepJudge, AStageIsNearlyFullFromNineTenthsOn) {
+  TreeBuilder build;
+  build.module("a", 1000);
+  const simulate::Trace trace = count_trace(build.tree);
+  const auto costs = make_cost_tree(build.tree, trace, nothing_fixed(build.tree), {});
+  simulate::Machine machine;
+  const auto schedule = schedule::make_schedule("simple", {});
+  const auto crowding = [&](std::int64_t limit) {
+    machine.memory = {limit};
+    const StepJudge judge(build.tree, trace, costs, machine,
+                          {.schedule = schedule.get(), .optimizer_ratio = 0});
+    return judge.judge(std::vector<int>(costs.nodes.size(), 0), 1).crowding;
+  };
+  EXPECT_EQ(crowding(2000 * 10 / 8), 0) << "weights and gradients are 2000 bytes";
+  EXPECT_NEAR(crowding(2000 * 100 / 95), 0.5, 0.01);
+  EXPECT_EQ(crowding(2000), 1);
+  EXPECT_EQ(crowding(1000), 1);
+}
+
 TEST(StepJudge, CountsModulesWhosePartsAreApart) {
   TreeBuilder build;
   for (const char* path : {"a", "a.b", "a.b.c", "a.b.d", "e", "e.f"}) build.module(path, 400);
