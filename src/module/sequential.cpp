@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "base/check.h"
+#include "module/grouped_calls.h"
 #include "smp/detail/routed_call.h"
 
 namespace smp::nn {
@@ -14,6 +15,12 @@ using smp::detail::refuse_after_placement;
 
 const RoutedBase* routed(const AnyModule& module) {
   return dynamic_cast<const RoutedBase*>(module.ptr().get());
+}
+
+/// True if a call of `module` runs on this rank.
+bool is_here(CallHandler* handler, const AnyModule& module) {
+  const auto* const callee = handler == nullptr ? nullptr : routed(module);
+  return callee == nullptr || handler->where(*callee) != CallHandler::Where::kRemote;
 }
 
 }  // namespace
@@ -114,15 +121,37 @@ AnyValue SequentialImpl::run_wrapped(detail::Values&& values) {
 
 AnyValue SequentialImpl::run_here(std::size_t first, std::size_t last, detail::Values&& values) {
   CallHandler* const handler = current_call_handler(*this);
+  auto* groups = dynamic_cast<smp::module::GroupedCalls*>(smp_wrapper.get());
+  if (groups != nullptr && !groups->groups()) groups = nullptr;
+  const auto joint_at = [&](std::size_t begin) {
+    return joint_calls(
+        handler, [&](std::size_t i) { return begin + i < last ? sendable(begin + i) : nullptr; });
+  };
+  // How many modules from `begin` on run here as a group; their ends must be packable.
+  const auto group_at = [&](std::size_t begin) {
+    std::size_t size = 0;
+    const auto most = groups->size() == 0 ? last - begin : std::min(groups->size(), last - begin);
+    while (size < most && is_here(handler, modules_[begin + size])) ++size;
+    if (!modules_[begin].call().packable()) return std::size_t{0};
+    while (size > 0 && !modules_[begin + size - 1].call().packable()) --size;
+    return size;
+  };
   while (first < last) {
-    const auto joint = joint_calls(
-        handler, [&](std::size_t i) { return first + i < last ? sendable(first + i) : nullptr; });
-    auto result = joint == 0 ? modules_[first].call().forward(std::move(values))
-                             : request(*handler, joint_entry(), sendable(first)->smp_place.owner,
-                                       first, first + joint, std::move(values));
+    const auto joint = joint_at(first);
+    const auto group = joint == 0 && groups != nullptr ? group_at(first) : 0;
+    AnyValue result = [&] {
+      if (joint > 0) {
+        return request(*handler, joint_entry(), sendable(first)->smp_place.owner, first,
+                       first + joint, std::move(values));
+      }
+      if (group == 0) return modules_[first].call().forward(std::move(values));
+      auto packed = pack(first, first + group, values);
+      auto answer = groups->run_group(*this, first, first + group, packed, &run);
+      return unpack(answer, first + group - 1);
+    }();
     values.clear();
     values.push_back(std::move(result));
-    first += std::max<std::size_t>(joint, 1);
+    first += std::max<std::size_t>({joint, group, 1});
   }
   return std::move(values.front());
 }

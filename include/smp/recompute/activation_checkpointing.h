@@ -5,7 +5,9 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <cstdint>
 #include <functional>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -16,10 +18,25 @@
 
 namespace smp {
 
+/// What a checkpointed call keeps beside its arguments.
+enum class KeepPolicy : std::uint8_t {
+  kNothing,
+  /// What products return: matrix products, convolutions and attention. They take most of the time
+  /// of a recomputation, and a part of the memory.
+  kProducts,
+};
+inline constexpr KeepPolicy kProducts = KeepPolicy::kProducts;
+
 struct CheckpointOptions {
   /// Whether code that draws random numbers draws the same ones again. Modules in steps always do,
   /// by keys; others by a copy of the generator's state (5 KB a call).
   bool preserve_rng_state = true;
+  /// How the children of an smp::nn::Sequential are grouped into calls that are computed again as
+  /// one: "each" alone, "contiguous": consecutive ones that run on one stage together, "group_x": x
+  /// at a time (x a number from 1), or fewer where a stage ends. A larger group keeps fewer
+  /// tensors, and computes more of them at once. "" is the whole module, as for other modules.
+  std::string strategy = {};
+  KeepPolicy keep = KeepPolicy::kNothing;
 };
 
 /// Has the calls of `module` keep their arguments only: what operators in it save for the backward

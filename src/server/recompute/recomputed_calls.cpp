@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
+#include <charconv>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +19,9 @@
 #include "server/recompute/region.h"
 #include "server/recompute/replay_place.h"
 #include "server/running/execution_scope.h"
+#include "smp/nn/sequential.h"
 #include "smp/recompute/activation_checkpointing.h"
+#include "smp/recompute/checkpoint_sequential.h"
 
 namespace smp::server {
 namespace {
@@ -31,13 +34,19 @@ bool runs_plainly() {
   return handler != nullptr && handler->in_step() && ExecutionScope::current() == nullptr;
 }
 
+/// Names the rank, where there are any; for messages.
+std::string on_rank(const std::string& what) {
+  const auto* const scope = ExecutionScope::current();
+  return scope == nullptr ? what : base::concat("rank ", scope->services().rank, ": ", what);
+}
+
 std::string name_of(RoutedBase& module) {
   return base::concat("module '", module.smp_place.path, "' (", module.smp_type_name(), ")");
 }
 
-/// Parameters and buffers of all modules below, but for running statistics: these are collected.
-WeightWatch watched_tensors(torch::nn::Module& module) {
-  WeightWatch watch;
+/// Adds parameters and buffers of all modules below, but for running statistics: these are
+/// collected.
+void watch_tensors(WeightWatch& watch, torch::nn::Module& module) {
   const auto add = [&](const auto& tensors) {
     for (const auto& item : tensors) {
       if (item.value().defined()) watch.add(item.key(), item.value());
@@ -47,7 +56,6 @@ WeightWatch watched_tensors(torch::nn::Module& module) {
     add(below->named_parameters(/*recurse=*/false));
     if (!module::is_normalisation(*below)) add(below->named_buffers(/*recurse=*/false));
   }
-  return watch;
 }
 
 /// While it lives, normalisation layers of `module` work on copies of their statistics, which are
@@ -67,19 +75,30 @@ class StatisticsAside {
   std::optional<DeferredStatistics::Execution> execution_;
 };
 
-}  // namespace
+/// A call that becomes a region.
+struct RecordedCall {
+  std::string name;
+  RoutedBase& module;
+  Thunk plain;
+  const CheckpointOptions& options;
+};
 
-bool RecomputedCalls::applies(const RoutedBase&) const { return !runs_plainly(); }
-
-Packet RecomputedCalls::run(RoutedBase& module, const CallEntry&, Packet& arguments, Thunk plain) {
+void fetch(Packet& arguments) {
   for (auto& tensor : arguments.tensors) {
     if (tensor.defined()) tensor = fetched(tensor);
   }
+}
+
+/// Runs the call for the first time.
+Packet recorded(const RecordedCall& call, WeightWatch watched, const ReplayPlace& place,
+                Packet& arguments) {
+  fetch(arguments);
+  auto& module = call.module;
   auto owner = module.smp_module().shared_from_this();
-  const auto region = std::make_shared<Region>(name_of(module), arguments.tensors,
-                                               watched_tensors(module.smp_module()));
-  region->set_rerun([owner, &module, plain, bytes = arguments.bytes,
-                     place = ReplayPlace(&module, keep_random_)](std::vector<at::Tensor>&& inputs) {
+  const auto region = std::make_shared<Region>(call.name, arguments.tensors, std::move(watched));
+  if (call.options.keep == kProducts) region->keep_products();
+  region->set_rerun([owner, &module, plain = call.plain, bytes = arguments.bytes,
+                     place](std::vector<at::Tensor>&& inputs) {
     static_cast<void>(owner);  // lives as long as this
     place.enter([&] {
       const StatisticsAside statistics(module);
@@ -88,8 +107,44 @@ Packet RecomputedCalls::run(RoutedBase& module, const CallEntry&, Packet& argume
     });
   });
   Packet result;
-  region->record([&] { result = plain(module, arguments); });
+  region->record([&] { result = call.plain(module, arguments); });
   return result;
+}
+
+}  // namespace
+
+bool RecomputedCalls::applies(const RoutedBase&) const { return !runs_plainly(); }
+
+Packet RecomputedCalls::run(RoutedBase& module, const CallEntry&, Packet& arguments, Thunk plain) {
+  WeightWatch watched;
+  watch_tensors(watched, module.smp_module());
+  const ReplayPlace place(&module, options_.preserve_rng_state);
+  return recorded({on_rank(name_of(module)), module, plain, options_}, std::move(watched), place,
+                  arguments);
+}
+
+bool RecomputedGroups::groups() const { return !runs_plainly(); }
+
+Packet RecomputedGroups::run_group(RoutedBase& module, std::size_t first, std::size_t last,
+                                   Packet& arguments, Thunk plain) {
+  WeightWatch watched;
+  const auto children = module.smp_module().children();
+  for (std::size_t i = first; i < last; ++i) watch_tensors(watched, *children.at(i));
+  const ReplayPlace place(&module, options_.preserve_rng_state, /*in_midst=*/true);
+  return recorded(
+      {on_rank(base::concat("modules ", first, " to ", last - 1, " of ", name_of(module))), module,
+       plain, options_},
+      std::move(watched), place, arguments);
+}
+
+bool recomputes(const RoutedBase& module) noexcept {
+  const auto* const wrapper = module.smp_wrapper.get();
+  return dynamic_cast<const RecomputedCalls*>(wrapper) != nullptr ||
+         dynamic_cast<const RecomputedGroups*>(wrapper) != nullptr;
+}
+
+void recompute_calls_of(RoutedBase& module) {
+  module.smp_wrapper = std::make_shared<RecomputedCalls>(CheckpointOptions());
 }
 
 }  // namespace smp::server
@@ -124,12 +179,39 @@ bool mark(torch::nn::Module& module, const std::shared_ptr<CallWrapper>& wrapper
   return any;
 }
 
+/// Returns the most modules of a group; 0: any number.
+std::size_t size_of_groups(const std::string& strategy) {
+  const std::string group = "group_";
+  if (strategy == "each") return 1;
+  if (strategy == "contiguous") return 0;
+  std::size_t size = 0;
+  const char* const end = strategy.data() + strategy.size();
+  const bool numbered = strategy.starts_with(group) &&
+                        std::from_chars(strategy.data() + group.size(), end, size).ptr == end &&
+                        size > 0;
+  SMP_REQUIRE(numbered, "activation checkpointing: there is no strategy \"", strategy,
+              "\"; use \"each\", \"contiguous\" or \"group_2\", with a number from 1");
+  return size;
+}
+
+/// Marks a Sequential for groups of its modules, and what these have on other ranks.
+void mark_groups(torch::nn::Module& module, const CheckpointOptions& options) {
+  auto* const sequential = dynamic_cast<nn::SequentialImpl*>(&module);
+  SMP_REQUIRE_AS(UnsupportedError, sequential != nullptr,
+                 "smp::set_activation_checkpointing: strategy \"", options.strategy, "\" of a ",
+                 module.name(), "; strategies are for an smp::nn::Sequential");
+  sequential->smp_wrapper =
+      std::make_shared<server::RecomputedGroups>(size_of_groups(options.strategy), options);
+  const auto below = std::make_shared<server::RecomputedCalls>(options);
+  for (const auto& child : module.children()) mark_below(*child, below);
+}
+
 }  // namespace
 
 void set_activation_checkpointing(torch::nn::Module& module, const CheckpointOptions& options) {
+  if (!options.strategy.empty()) return mark_groups(module, options);
   SMP_REQUIRE_AS(
-      UnsupportedError,
-      mark(module, std::make_shared<server::RecomputedCalls>(options.preserve_rng_state)),
+      UnsupportedError, mark(module, std::make_shared<server::RecomputedCalls>(options)),
       "smp::set_activation_checkpointing: neither the ", module.name(),
       " nor anything in it is routed, so nothing would be computed again; use the modules of "
       "smp::nn, or declare its class with SMP_MODULE");
@@ -144,12 +226,13 @@ void unset_activation_checkpointing(torch::nn::Module& module) {
 Packet detail::run_recomputed(Packet&& arguments, std::function<Packet(Packet&)> code,
                               const CheckpointOptions& options) {
   using namespace server;
+  SMP_REQUIRE(options.strategy.empty(), "smp::checkpointed: strategy \"", options.strategy,
+              "\"; strategies are for an smp::nn::Sequential");
   if (runs_plainly()) return code(arguments);
-  for (auto& tensor : arguments.tensors) {
-    if (tensor.defined()) tensor = fetched(tensor);
-  }
-  const auto region =
-      std::make_shared<Region>("the code of smp::checkpointed()", arguments.tensors, WeightWatch());
+  fetch(arguments);
+  const auto region = std::make_shared<Region>(on_rank("the code of smp::checkpointed()"),
+                                               arguments.tensors, WeightWatch());
+  if (options.keep == kProducts) region->keep_products();
   region->set_rerun(
       [code, bytes = arguments.bytes,
        place = ReplayPlace(nullptr, options.preserve_rng_state)](std::vector<at::Tensor>&& inputs) {
@@ -162,5 +245,14 @@ Packet detail::run_recomputed(Packet&& arguments, std::function<Packet(Packet&)>
   region->record([&] { result = code(arguments); });
   return result;
 }
+
+detail::GroupsWhile::GroupsWhile(nn::SequentialImpl& module, CheckpointOptions options)
+    : module_(module), outer_(module.smp_wrapper) {
+  if (options.strategy.empty()) options.strategy = "each";
+  module.smp_wrapper =
+      std::make_shared<server::RecomputedGroups>(size_of_groups(options.strategy), options);
+}
+
+detail::GroupsWhile::~GroupsWhile() { module_.smp_wrapper = std::move(outer_); }
 
 }  // namespace smp

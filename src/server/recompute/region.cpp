@@ -130,12 +130,16 @@ Region::Region(std::string name, const std::vector<at::Tensor>& inputs, WeightWa
 
 Region* Region::current() noexcept { return static_cast<Region*>(KeptResults::current()); }
 
+void Region::run(bool again, c10::function_ref<void()> code) {
+  const SavedTensorScope saved(this);
+  const Scope results(this);
+  std::optional<KeptProducts::Scope> products;
+  if (products_) products.emplace(&*products_, again);
+  code();
+}
+
 void Region::record(const std::function<void()>& first) {
-  {
-    const SavedTensorScope saved(this);
-    const Scope results(this);
-    first();
-  }
+  run(/*again=*/false, first);
   recorded_ = true;
   if (wanted_ == 0) return;  // it will not run again
   const auto written = watched_.written();
@@ -202,6 +206,7 @@ void Region::forget(std::size_t index) noexcept {
   if (--wanted_ > 0 || !recorded_) return;
   inputs_.clear();
   results_.clear();
+  if (products_) products_->clear();
 }
 
 void Region::require_unchanged() const {
@@ -226,9 +231,7 @@ void Region::run_again() {
     ~Over() { replays = false; }
   } const over{replays_};
   try {
-    const SavedTensorScope saved(this);
-    const Scope results(this);
-    rerun_(std::move(inputs));
+    run(/*again=*/true, [&] { rerun_(std::move(inputs)); });
   } catch (const Enough&) {
     return;
   }

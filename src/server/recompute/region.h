@@ -2,17 +2,20 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "module/kept_results.h"
 #include "server/modules/weight_watch.h"
+#include "server/recompute/kept_products.h"
 #include "server/running/saved_tensors.h"
 
 namespace smp::server {
@@ -26,7 +29,7 @@ class Region final : public std::enable_shared_from_this<Region>,
  public:
   using Run = std::function<void(std::vector<at::Tensor>&& inputs)>;
 
-  /// @param name    for messages, as "module 'encoder.0'"
+  /// @param name    for messages, as "rank 1: module 'encoder.0'"
   /// @param inputs  of the call, with their histories
   /// @param watched  parameters and buffers, which must be the same when the call runs again
   Region(std::string name, const std::vector<at::Tensor>& inputs, WeightWatch watched);
@@ -36,6 +39,8 @@ class Region final : public std::enable_shared_from_this<Region>,
 
   /// Runs the call for the first time. @throws UnsupportedError  it has written a watched tensor.
   void record(const std::function<void()>& first);
+  /// Also keeps what products return. Before the first run.
+  void keep_products() { products_.emplace(name_); }
   /// Sets what runs the call again with new inputs.
   void set_rerun(Run rerun) { rerun_ = std::move(rerun); }
 
@@ -86,6 +91,7 @@ class Region final : public std::enable_shared_from_this<Region>,
   at::Tensor value_of(std::size_t index);
   void forget(std::size_t index) noexcept;
   void run_again();
+  void run(bool again, c10::function_ref<void()> code);
   void require_unchanged() const;
   [[noreturn]] void refuse_other(std::size_t index, const std::string& what) const;
 
@@ -95,8 +101,9 @@ class Region final : public std::enable_shared_from_this<Region>,
   Run rerun_;
   std::vector<Place> places_;
   std::vector<Result> results_;
-  bool recorded_ = false;   // the first run is over
-  std::size_t wanted_ = 0;  // places that are
+  std::optional<KeptProducts> products_;  // unless all are computed again
+  bool recorded_ = false;                 // the first run is over
+  std::size_t wanted_ = 0;                // places that are
   bool replays_ = false;
   std::size_t next_place_ = 0;   // of the second run
   std::size_t last_wanted_ = 0;  // likewise

@@ -57,15 +57,15 @@ void ReplayPlace::OwnFlags::set(const std::vector<char>& values) {
 }
 
 /// A module of no model runs as code of its caller does.
-ReplayPlace::ReplayPlace(RoutedBase* module, bool keep_random)
-    : module_(module != nullptr && module->smp_place.placed() ? module : nullptr) {
+ReplayPlace::ReplayPlace(RoutedBase* module, bool keep_random, bool in_midst)
+    : module_(module != nullptr && module->smp_place.placed() && !in_midst ? module : nullptr) {
   auto* const scope = ExecutionScope::current();
   if (scope != nullptr) {
     program_.emplace(InProgram{scope->services(), scope->identity(),
                                module_ == nullptr ? scope->position() : scope->position_of_call(),
                                scope->base_key(), flags_of(*scope, module_)});
   }
-  if (module != nullptr && (scope == nullptr || module_ == nullptr)) {
+  if (module != nullptr && (scope == nullptr || !module->smp_place.placed())) {
     own_flags_ = std::make_shared<OwnFlags>(module->smp_module());
   }
   // Modules in a program have generators of their own.

@@ -24,7 +24,8 @@ class ReplayPlace {
   /// @param module  whose call has just begun; nullptr: code of its caller, which shares the
   ///                caller's random numbers
   /// @param keep_random  whether code draws the same numbers again
-  ReplayPlace(RoutedBase* module, bool keep_random);
+  /// @param in_midst  a part of what `module` runs, not all of its call
+  ReplayPlace(RoutedBase* module, bool keep_random, bool in_midst = false);
 
   /// Runs `code` as it ran there: no statistics are collected, and nobody takes turns. Does not
   /// suspend if `code` does not.

@@ -396,6 +396,35 @@ TEST(ActivationCheckpointing, OverRanksGivesTheSameBits) {
   }
 }
 
+/// Does less from the second time on.
+struct WearsOutImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return ++runs > 1 ? x.exp() : x.exp().sin(); }
+  static int runs;
+};
+int WearsOutImpl::runs = 0;
+SMP_MODULE(WearsOut);
+
+TEST(ActivationCheckpointing, NamesTheRankAndTheModule) {
+  on_ranks(
+      2,
+      [] {
+        WearsOutImpl::runs = 0;
+        nn::Sequential net{Layer(3, 3), WearsOut()};
+        set_activation_checkpointing(*net->ptr(1));
+        DistributedModel model(net);
+        model.set_partition("", 0);
+        model.set_partition("1", 1);
+        auto train = smp::step([&](Tensor x) {
+          if (!is_tracing()) model.backward(net->forward(x).sum());
+        });
+        EXPECT_THAT(refused_step<UsageError>(1, [&] { train(rows(4)); }),
+                    testing::AllOf(HasSubstr("rank 1: module '1' ("),
+                                   HasSubstr("WearsOutImpl): activation checkpointing runs a call "
+                                             "twice")));
+      },
+      /*microbatches=*/1);
+}
+
 /// Throws on its own rank; its caller goes on without it.
 struct ThrowsImpl : torch::nn::Module {
   Tensor forward(const Tensor& x) {
