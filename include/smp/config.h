@@ -96,6 +96,16 @@ struct SMP_API Config {
   /// Types of modules of which activations are computed again instead of held, with commas between
   /// them, as smp::set_activation_checkpointing() does for each such module.
   std::string checkpoint_modules = {};
+  /// If true, each module whose type has "Attention" in its name is one of these, if it can be.
+  bool checkpoint_attentions = false;
+  /// Choice of what is computed again: "by_hand", what the two keys above and the program say, or
+  /// "auto", also what the planner finds that it takes to fit `stage_memory`, and no more.
+  std::string activation_checkpointing = "by_hand";
+  /// If true, what checkpointed modules keep leaves the device between forward and backward. On
+  /// CPUs it has no effect, and warns.
+  bool offload_activations = false;
+  /// Number of tasks of a stage before a backward at which what it needs comes back to the device.
+  int activation_loading_horizon = 4;
   /// A plan to use instead of making one, as written to `plan.json` of a run. Other name of the
   /// key: `partition_file`.
   std::string plan_file = {};

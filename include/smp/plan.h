@@ -61,6 +61,8 @@ struct SMP_API PlanSummary {
   std::string costs;     ///< where costs and times come from: "operators", "clock", "counts"
   std::string pipeline;  ///< as the key `pipeline` names it
   int microbatches = 1;
+  /// Microbatches in flight that the plan was made for, if the planner chose them; 0: it did not.
+  int active_microbatches = 0;
   double cores = 0;  ///< number of cores that the stages share; 0: each has one
   std::vector<StageSummary> stages;
 };
@@ -85,6 +87,8 @@ class SMP_API PartitionPlan {
     /// trial run had to assume. Empty: none of these, as far as a trial run showed.
     std::string state;
     std::string state_what;  ///< "writes its members, from byte 24 of 40"
+    /// True if activations of its calls are computed again instead of held (docs/memory.md).
+    bool recomputed = false;
   };
 
   PartitionPlan() = default;

@@ -166,6 +166,18 @@ std::vector<ConfigKey> plan_keys() {
       SMP_KEY(checkpoint_modules, any_text("names of module types, with commas between them"),
               "types of modules whose activations are computed again instead of held, such as "
               "Attention (docs/memory.md)"),
+      SMP_KEY(checkpoint_attentions, any_boolean(),
+              "also each module whose type has Attention in its name (docs/memory.md)"),
+      SMP_KEY(activation_checkpointing, one_of({"by_hand", "auto"}),
+              "by_hand: what is marked is computed again; auto: also what it takes to fit "
+              "stage_memory, with fewer microbatches in flight if that is better "
+              "(docs/memory.md)"),
+      SMP_KEY(offload_activations, any_boolean(),
+              "what checkpointed modules keep leaves the device between forward and backward; on "
+              "CPUs it has no effect (docs/memory.md)"),
+      SMP_KEY(activation_loading_horizon, between(0, 1'000'000),
+              "with offload_activations: tasks of a stage before a backward at which it comes "
+              "back"),
       SMP_KEY(plan_file, any_text("a path"),
               "a plan to use instead of making one, as in the plan.json of a run",
               {.alias = "partition_file"}),
@@ -292,14 +304,7 @@ std::vector<ConfigKey> make_config_keys() {
 }
 
 std::vector<FutureKey> make_future_keys() {
-  const auto off = [](std::string name, std::string feature) {
-    return FutureKey{std::move(name), KeyType::kBoolean, false, std::move(feature)};
-  };
   return {
-      off("checkpoint_attentions",
-          "activation checkpointing by this key (checkpoint_modules does it)"),
-      off("offload_activations", "activation offloading"),
-      {"activation_loading_horizon", KeyType::kInteger, 4, "activation offloading"},
       {"sharded_data_parallel_degree", KeyType::kInteger, 1, "sharded data parallelism"},
       {"sdp_reduce_bucket_size", KeyType::kNumber, 500000000, "sharded data parallelism"},
       {"sdp_param_persistence_threshold", KeyType::kNumber, 1000000, "sharded data parallelism"},

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "schedule/yield_policy.h"
+#include "simulate/recomputation.h"
 
 namespace smp::simulate {
 namespace {
@@ -342,10 +343,17 @@ void append(StepProgram& all, StepProgram&& one) {
 StepProgram compile(const Trace& trace, const std::vector<int>& stages, const Machine& machine) {
   const bool passes_on = machine.promised_outputs && !keeps_order(trace);
   StepProgram program;
+  const auto add = [&](const Trace& traced) {
+    append(program, Compiler(traced, stages, machine, passes_on).run());
+  };
   for (std::size_t i = 0; i < trace.num_traced(); ++i) {
     const Trace& traced = trace.of_microbatch(i);
     require_stages(traced, stages);
-    append(program, Compiler(traced, stages, machine, passes_on).run());
+    if (trace.recomputed.empty()) {
+      add(traced);
+    } else {
+      add(with_recomputation(traced, trace.recomputed, stages));
+    }
   }
   return program;
 }

@@ -146,8 +146,11 @@ struct Trace {
   /// any.
   std::string device = {};
   std::vector<DeviceProfile> profiles = {};  ///< of other devices, each once
+  /// Modules whose calls keep their inputs only, and are computed again when the backward comes
+  /// there (docs/memory.md): ascending, with those below a module that is meant as a whole.
+  std::vector<int> recomputed = {};
   /// The traces of further microbatches, without what holds of the model (uses of weights and
-  /// buffers, state) and without others of their own.
+  /// buffers, state, recomputed modules) and without others of their own.
   std::vector<Trace> others = {};
 
   std::size_t num_traced() const { return 1 + others.size(); }

@@ -1,15 +1,39 @@
-// api/model/checkpoint_modules.h: modules whose activations are computed again (the key
-// checkpoint_modules).
+// api/model/checkpoint_modules.h: modules whose activations are computed again: those of settings,
+// those of the program, and those of a plan.
 #pragma once
 
 #include <vector>
 
 #include "api/model/describe_model.h"
 #include "api/model/module_types.h"
+#include "simulate/trace.h"
+#include "smp/plan.h"
 
 namespace smp {
 
-/// Marks the modules of these types. @throws as smp::set_activation_checkpointing()
+class Rank;
+
+/// Marks the modules of these types (the key checkpoint_modules).
+/// @throws as smp::set_activation_checkpointing()
 void checkpoint_modules(const std::vector<ModelDescription*>& models, const ModuleTypes& types);
+
+/// Marks the outermost modules whose type has "Attention" in its name and whose calls can be
+/// repeated (the key checkpoint_attentions). @throws UsageError  there is none in any of the models
+void checkpoint_attentions(const std::vector<ModelDescription*>& models);
+
+/// Marks the modules that a plan says are computed again, and none below them.
+void checkpoint_planned(const ModelDescription& model, const PartitionPlan& plan);
+
+/// Returns the modules that are marked, ascending.
+std::vector<int> recomputed_modules(const ModelDescription& model);
+
+/// Returns the modules that may be marked: their calls can be repeated, and neither they nor those
+/// below them keep state, ascending.
+std::vector<int> recomputable_modules(const ModelDescription& model,
+                                      const std::vector<simulate::StateChange>& state);
+
+/// Says once, on rank 0, that offloading has no effect on CPUs.
+/// @throws UnsupportedError  the rank computes on another device
+void warn_of_offload(const Rank& rank);
 
 }  // namespace smp

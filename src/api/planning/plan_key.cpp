@@ -33,14 +33,15 @@ std::string text_of_run(const Config& config) {
 
 std::string text_of_settings(const PlanKeyFacts& facts) {
   const Config& config = facts.config;
-  std::string text = concat(
-      SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partitioning::program_identity(), ' ',
-      facts.machine.stages, ' ', config.partition_strategy, ' ', config.keep_whole, ' ',
-      config.memory_weight, ' ', config.optimize, ' ', config.trace_repeats, ' ', config.pipeline,
-      ' ', config.active_microbatches.value_or(0), ' ', facts.machine.promised_outputs, ' ',
-      facts.preview.microbatches, ' ', facts.preview.grad, ' ', facts.optimizer_ratio, ' ',
-      facts.gradient_copies, ' ', config.shard_optimizer_state, ' ', config.prescaled_batch, ' ',
-      at::globalContext().allowTF32CuBLAS(), at::globalContext().allowTF32CuDNN());
+  std::string text =
+      concat(SMP_VERSION, ' ', SMP_TORCH_VERSION, ' ', partitioning::program_identity(), ' ',
+             facts.machine.stages, ' ', config.partition_strategy, ' ', config.keep_whole, ' ',
+             config.activation_checkpointing, ' ', config.memory_weight, ' ', config.optimize, ' ',
+             config.trace_repeats, ' ', config.pipeline, ' ',
+             config.active_microbatches.value_or(0), ' ', facts.machine.promised_outputs, ' ',
+             facts.preview.microbatches, ' ', facts.preview.grad, ' ', facts.optimizer_ratio, ' ',
+             facts.gradient_copies, ' ', config.shard_optimizer_state, ' ', config.prescaled_batch,
+             ' ', at::globalContext().allowTF32CuBLAS(), at::globalContext().allowTF32CuDNN());
   text += text_of_run(config);
   if (facts.preview.body != nullptr) text += concat(" body ", facts.preview.body->name());
   for (int i = 0; i < facts.preview.traced; ++i) {

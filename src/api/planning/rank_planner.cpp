@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/model/checkpoint_modules.h"
 #include "api/planning/job_machine.h"
 #include "api/planning/memory_shares.h"
 #include "api/planning/plan_key.h"
 #include "api/rank/rank.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "base/text/progress.h"
 #include "partition/model/kept_state.h"
 #include "partition/model/memory_model.h"
@@ -86,6 +88,18 @@ bool fits(const PlannedModel& model) {
   return !summary || summary->chosen.fits;
 }
 
+/// Has what the planner chose beside the placement hold for what is simulated of its plan.
+void take_choices(partitioning::PartitionOptions& options, const PartitionPlan& plan) {
+  options.trace.recomputed.clear();
+  for (std::size_t i = 0; i < plan.rows().size(); ++i) {
+    if (plan.rows()[i].recomputed) options.trace.recomputed.push_back(static_cast<int>(i));
+  }
+  const auto& summary = plan.summary();
+  if (summary && summary->active_microbatches > 0) {
+    options.active_microbatches = summary->active_microbatches;
+  }
+}
+
 /// Returns the simulated step of the plan, as a trace file.
 std::string simulated_timeline(const partitioning::ModuleTree& tree,
                                const partitioning::PartitionOptions& options,
@@ -155,7 +169,8 @@ std::vector<RankPlanner::Job> RankPlanner::jobs() const {
   }
   std::vector<Job> all;
   for (std::size_t i = 0; i < models_.size(); ++i) {
-    all.push_back({models_[i], with_part_of_memory(machine_, needs, i), pins_of(models_[i])});
+    all.push_back({models_[i], with_part_of_memory(machine_, needs, i), pins_of(models_[i]),
+                   recomputed_of(models_[i])});
   }
   return all;
 }
@@ -254,8 +269,9 @@ PlannedModel RankPlanner::make(const Job& job, const simulate::Trace& traced) {
     trace.state = traced.state;
   }
   const auto& tree = tree_of(job.model);
-  const auto options = options_of(job, trace);
+  auto options = options_of(job, trace);
   PlannedModel made{partitioning::make_plan(tree, options), {}, !traced.calls_nothing()};
+  take_choices(options, made.plan);
   made.simulation = simulated_timeline(tree, options, made.plan);
   if (!trace.calls_nothing()) cache_.store(key_of(job), made.plan, made.simulation);
   return made;
@@ -280,6 +296,10 @@ partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
   options.active_microbatches = *config_.active_microbatches;
   options.optimizer_ratio = job.model.optimizer_ratio;
   options.gradient_copies = gradient_copies_of(rank_, machine_);
+  options.trace.recomputed = job.recomputed;
+  if (config_.activation_checkpointing == "auto" && preview_ != nullptr && preview_->grad) {
+    options.recomputable = recomputable_modules(*job.model.description, trace.state);
+  }
   // Whoever reads what modules keep finds what one process would: the runtime lets one microbatch
   // through after the other (api/step/step.cpp), whatever the schedule.
   if (one_at_a_time_) {
@@ -309,10 +329,28 @@ std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model) co
   return pins;
 }
 
+/// Returns what the program marks, and what the plan file says.
+std::vector<int> RankPlanner::recomputed_of(const ModelToPlan& model) const {
+  auto modules = recomputed_modules(*model.description);
+  if (config_.plan_file.empty()) return modules;
+  const auto file = partitioning::read_plan_file(config_.plan_file);
+  if (!file.plan) return modules;
+  for (const auto& row : file.plan->rows()) {
+    if (row.recomputed) modules.push_back(tree_of(model).find(row.path));
+  }
+  std::sort(modules.begin(), modules.end());
+  modules.erase(std::unique(modules.begin(), modules.end()), modules.end());
+  return modules;
+}
+
 /// Returns the key of a plan in the cache; only with a preview.
 std::uint64_t RankPlanner::key_of(const Job& job) const {
-  return plan_key({*job.model.description, job.pins, job.model.optimizer_ratio, *preview_, config_,
-                   job.machine, gradient_copies_of(rank_, machine_)});
+  std::string again;
+  for (const int module : job.recomputed) again += base::concat(' ', module);
+  return base::mix_key(
+      plan_key({*job.model.description, job.pins, job.model.optimizer_ratio, *preview_, config_,
+                job.machine, gradient_copies_of(rank_, machine_)}),
+      again);
 }
 
 }  // namespace smp

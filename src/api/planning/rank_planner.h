@@ -34,6 +34,8 @@ class RankPlanner {
     const ModelToPlan& model;
     simulate::Machine machine;
     std::vector<partitioning::Pin> pins;
+    /// Modules whose calls are computed again, whatever the planner finds.
+    std::vector<int> recomputed;
   };
 
   // What is known.
@@ -51,6 +53,7 @@ class RankPlanner {
   PlannedModel make(const Job& job, const simulate::Trace& traced);
   partitioning::PartitionOptions options_of(const Job& job, const simulate::Trace& trace) const;
   std::vector<partitioning::Pin> pins_of(const ModelToPlan& model) const;
+  std::vector<int> recomputed_of(const ModelToPlan& model) const;
   std::uint64_t key_of(const Job& job) const;
 
   Rank& rank_;

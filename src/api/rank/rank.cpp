@@ -22,11 +22,11 @@ server::ServerOptions server_options(const RankParts& parts) {
   return options;
 }
 
-std::unique_ptr<schedule::Schedule> make_schedule(const RankParts& parts) {
+std::unique_ptr<schedule::Schedule> make_schedule(const RankParts& parts, int active_microbatches) {
   const Config& config = parts.config.values();
   const schedule::StepShape shape{.pp_size = parts.topology.pp_size(),
                                   .microbatches = config.microbatches,
-                                  .active_microbatches = config.active_microbatches.value()};
+                                  .active_microbatches = active_microbatches};
   return schedule::make_schedule(config.pipeline, shape);
 }
 
@@ -71,7 +71,8 @@ Rank::Rank(const RankParts& parts)
                        tp::layout_named(config().optimize, "the settings"),
                        config().prescaled_batch),
       current_group_(tp::TensorParallel::local(), &tensor_parallel_),
-      schedule_(make_schedule(parts)),
+      schedule_(make_schedule(parts, config().active_microbatches.value())),
+      active_microbatches_(config().active_microbatches.value()),
       server_(*parts.channel, parts.ranks_there(Group::kPp), server_options(parts),
               [this](const std::string& why) { communicators_.abort(why); }) {}
 
@@ -95,6 +96,12 @@ void Rank::start() {
   if (auto* const doorbell = channel().routes().wires().doorbell()) {
     fiber::Scheduler::instance().set_doorbell(doorbell);
   }
+}
+
+void Rank::lower_active_microbatches(int most) {
+  if (most >= active_microbatches_ || config().pipeline != "interleaved") return;
+  schedule_ = make_schedule(parts_, most);
+  active_microbatches_ = most;
 }
 
 void Rank::set_trial(server::StepEngine* trial) noexcept {

@@ -54,6 +54,8 @@ class Rank {
   const ReportingRank& reporting() const noexcept { return reporting_; }
   server::ModuleServer& server() noexcept { return server_; }
   const schedule::Schedule& schedule() const noexcept { return *schedule_; }
+  /// Has no more than `most` microbatches in flight from the next step on, under "interleaved".
+  void lower_active_microbatches(int most);
   /// A microbatch starts when the one before has ended.
   const schedule::Schedule& one_at_a_time() const noexcept { return *one_at_a_time_; }
 
@@ -86,6 +88,7 @@ class Rank {
   tp::TensorParallel tensor_parallel_;
   base::FiberLocalScope<tp::TensorParallel> current_group_;  // workers of the server inherit it
   std::unique_ptr<schedule::Schedule> schedule_;
+  int active_microbatches_;
   std::unique_ptr<schedule::Schedule> one_at_a_time_ = schedule::make_interleaved(1);
   server::ModuleServer server_;
   server::StepEngine* trial_ = nullptr;

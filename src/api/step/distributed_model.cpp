@@ -273,6 +273,8 @@ void DistributedModelBase::place(const SessionParts& session,
     for (const auto* types : {&whole, &checkpointed}) types->require_known(all);
     keep_whole(descriptions, whole);
     checkpoint_modules(descriptions, checkpointed);
+    if (rank.config().checkpoint_attentions) checkpoint_attentions(descriptions);
+    warn_of_offload(rank);
   });
   auto plans = [&] {
     const UntouchedSettings untouched(models);
@@ -307,6 +309,10 @@ void DistributedModelBase::carry_out(const SessionParts& session, PlannedModel&&
   auto& rank = session.rank;
   auto& state = *state_;
   refuse_two_owners(session.state, *this, planned.plan);
+  checkpoint_planned(state.description, planned.plan);
+  if (const auto& summary = planned.plan.summary(); summary && summary->active_microbatches > 0) {
+    rank.lower_active_microbatches(summary->active_microbatches);
+  }
   state.plan = std::move(planned.plan);
   state.simulation = std::move(planned.simulation);
   const InitialValues values(rank, *state.module);

@@ -157,6 +157,7 @@ class StepRun {
     if (rank_.is_first_stage()) prepare_body(std::move(arguments), body);
     const auto preview = inputs_ ? std::optional(preview_of(body)) : std::nullopt;
     prepare_models(session_, coming_step(body, preview ? &*preview : nullptr));
+    task_.schedule = &rank_.schedule();  // plans may have set another
     take_buffers();
     keep_state_in_order(body);
     warn_of_idle_stages();

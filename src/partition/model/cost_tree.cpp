@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "partition/model/node_groups.h"
+#include "simulate/recomputation.h"
 
 namespace smp::partitioning {
 namespace {
@@ -68,7 +69,13 @@ OwnCosts own_costs(const ModuleTree& tree, const simulate::Trace& trace) {
                  std::vector<double>(count, 0),
                  std::vector<int>(count, kNeverCalled)};
   costs.first_call[0] = -1;
-  for (std::size_t i = 0; i < trace.num_traced(); ++i) add_calls(costs, trace.of_microbatch(i));
+  const std::vector<int> one_stage(count, 0);
+  for (std::size_t i = 0; i < trace.num_traced(); ++i) {
+    const auto& traced = trace.of_microbatch(i);
+    add_calls(costs, trace.recomputed.empty()
+                         ? traced
+                         : with_recomputation(traced, trace.recomputed, one_stage));
+  }
   const auto count_traced = static_cast<std::int64_t>(trace.num_traced());
   for (std::size_t m = 0; m < count; ++m) {
     costs.seconds[m] /= static_cast<double>(count_traced);

@@ -38,6 +38,7 @@ simulate::Trace count_trace(const ModuleTree& tree) { return CountingWalk(tree).
 simulate::Trace trace_to_plan(const ModuleTree& tree, const simulate::Trace& traced) {
   simulate::Trace trace = traced.calls_nothing() ? count_trace(tree) : traced;
   trace.state = all_state(tree, traced.state);
+  trace.recomputed = traced.recomputed;
   return trace;
 }
 

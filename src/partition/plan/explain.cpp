@@ -129,6 +129,9 @@ PartitionPlan explained_plan(const PlanFacts& facts) {
     row.state = "values";
     row.state_what = base::concat("asks for values of tensors, and was given ", value);
   }
+  for (const int module : facts.trace.recomputed) {
+    rows[static_cast<std::size_t>(module)].recomputed = true;
+  }
   add_costs(rows, facts.costs);
 
   PlanSummary summary;
@@ -137,6 +140,7 @@ PartitionPlan explained_plan(const PlanFacts& facts) {
   summary.costs = source_name(facts.trace.source);
   summary.pipeline = facts.pipeline;
   summary.microbatches = facts.microbatches;
+  summary.active_microbatches = facts.active_microbatches;
   summary.cores = facts.machine.cores();
   summary.step_bound = facts.step_bound;
   const auto& machine = facts.machine;

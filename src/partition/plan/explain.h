@@ -27,7 +27,8 @@ struct PlanFacts {
   std::vector<PlanSummary::Outcome> others;
   std::string pipeline;
   int microbatches = 1;
-  double step_bound = 0;  ///< seconds that no placement goes below; 0: not known
+  int active_microbatches = 0;  ///< that the planner chose; 0: it did not
+  double step_bound = 0;        ///< seconds that no placement goes below; 0: not known
 };
 
 /// Returns the plan with its summary, the costs of modules, and reasons.

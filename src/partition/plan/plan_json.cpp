@@ -130,6 +130,7 @@ Json row_to_json(const PartitionPlan::Row& row) {
   if (!row.why.empty()) json["why"] = row.why;
   if (!row.state.empty()) json["state"] = row.state;
   if (!row.state_what.empty()) json["state_what"] = row.state_what;
+  if (row.recomputed) json["recomputed"] = true;
   return json.size() == 1 ? Json(row.pp_rank) : json;
 }
 
@@ -147,6 +148,7 @@ PartitionPlan::Row row_from_json(const std::string& path, const Json& value,
   row.why = member_or(value, "why", place, std::string());
   row.state = member_or(value, "state", place, std::string());
   row.state_what = member_or(value, "state_what", place, std::string());
+  row.recomputed = member_or(value, "recomputed", place, false);
   SMP_REQUIRE(row.state.empty() || row.state == "shared" || row.state == "ordered" ||
                   row.state == "cache" || row.state == "values",
               place, ": \"state\" is \"", base::excerpt(row.state),
@@ -165,6 +167,7 @@ Json summary_to_json(const PlanSummary& summary) {
                {"cores", summary.cores},
                {"chosen", outcome_to_json(summary.chosen)},
                {"others", Json::array()}};
+  if (summary.active_microbatches > 0) json["active_microbatches"] = summary.active_microbatches;
   if (summary.step_bound > 0) json["step_bound"] = rounded(summary.step_bound);
   if (summary.within_node.bytes_per_second > 0) {
     json["within_node"] = link_to_json(summary.within_node);
@@ -184,6 +187,7 @@ PlanSummary summary_from_json(const Json& json, const std::string& name) {
   summary.costs = json_member<std::string>(json, "costs", place);
   summary.pipeline = json_member<std::string>(json, "pipeline", place);
   summary.microbatches = json_member<int>(json, "microbatches", place);
+  summary.active_microbatches = member_or(json, "active_microbatches", place, 0);
   summary.cores = member_or(json, "cores", place, 0.0);
   summary.step_bound = member_or(json, "step_bound", place, 0.0);
   summary.within_node = link_or_none(json, "within_node", place);

@@ -386,11 +386,32 @@ std::string bottleneck_text(const PartitionPlan& plan) {
                 " alone, over a bound that no split goes below");
 }
 
+/// Names the outermost modules of which activations are computed again; empty: there are none.
+std::string recomputed_text(const PartitionPlan& plan) {
+  std::map<std::string, bool> within;  // by path: it, or a module around it, is one of them
+  std::vector<std::string> outermost;
+  for (const PartitionPlan::Row& row : plan.rows()) {
+    const bool outer = !row.path.empty() && within[parent_path(row.path)];
+    within[row.path] = outer || row.recomputed;
+    if (row.recomputed && !outer) outermost.push_back(row.path.empty() ? "the model" : row.path);
+  }
+  if (outermost.empty()) return {};
+  return concat("computed again in backward, instead of held: ",
+                join(with_braces(with_ranges(outermost))));
+}
+
+std::string in_flight_text(const PlanSummary& summary) {
+  const int active = summary.active_microbatches;
+  return active == 0 ? std::string()
+                     : concat("active_microbatches: ", active, ", chosen with the placement");
+}
+
 // What the columns do not say by themselves.
 std::string remarks(const PartitionPlan& plan, int width) {
   const PlanSummary& summary = *plan.summary();
   std::string text = lines_of(origin_text(summary), width) + lines_of(links_text(summary), width) +
-                     lines_of(bound_text(summary), width);
+                     lines_of(bound_text(summary), width) + lines_of(recomputed_text(plan), width) +
+                     lines_of(in_flight_text(summary), width);
   for (const std::string& line :
        {bottleneck_text(plan),
         std::string(

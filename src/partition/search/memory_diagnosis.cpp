@@ -20,7 +20,7 @@ class MemoryDiagnosis {
   explicit MemoryDiagnosis(const UnfitPlacement& unfit) : unfit_(unfit) {}
 
   std::string text() const {
-    std::string text = verdict();
+    std::string text = verdict() + recomputed();
     for (int s = 0; s < unfit_.machine.stages; ++s) text += shortage(s);
     text += largest_node();
     const auto found = remedies();
@@ -45,6 +45,21 @@ class MemoryDiagnosis {
     }
     return "no placement was found that fits, which is no proof that there is none; the best one "
            "found:";
+  }
+
+  /// Says what came closest, if modules could be computed again.
+  std::string recomputed() const {
+    if (unfit_.settings.recomputable == nullptr) return {};
+    std::string names;
+    int count = 0;
+    for (const int module : unfit_.judgement.recomputed) {
+      if (++count > kNamed) continue;
+      names += concat(count > 1 ? ", " : "", quoted_path(unfit_.tree.nodes[module].path));
+    }
+    if (count > kNamed) names += concat(" and ", count - kNamed, " more");
+    const int alive = unfit_.settings.schedule->most_alive(0, unfit_.settings.microbatches);
+    return concat("\n  closest came: ", count == 0 ? "nothing" : names, " computed again, and ",
+                  alive, alive == 1 ? " microbatch in flight" : " microbatches in flight");
   }
 
   double bound_of(const CostTree& costs) const {
@@ -194,6 +209,7 @@ class MemoryDiagnosis {
 
   // Enough to see the peak of activations.
   static constexpr int kSimulated = 256;
+  static constexpr int kNamed = 8;
 
   const UnfitPlacement& unfit_;
 };

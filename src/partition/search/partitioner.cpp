@@ -39,6 +39,9 @@ constexpr std::array kOtherAlphas{0.0, 0.2, 0.5, 0.8, 1.0};
 constexpr int kBudgetForOtherCosts = 200;  // judgements
 
 constexpr const char* kByHand = "by hand";
+constexpr const char* kInterleaved = "interleaved";
+/// Numbers of microbatches in flight to try, at the most.
+constexpr int kMostInFlight = 8;
 
 struct Candidate {
   std::string strategy;
@@ -58,23 +61,52 @@ class Planner {
         schedule_(schedule::make_schedule(options.pipeline, shape_of(options))),
         judge_(tree_, trace_, costs_, machine_, settings()) {}
 
-  PartitionPlan run() {
+  /// Finds placements. @return the judgement of the best
+  const Judgement& place() {
     if (options_.auto_partition) {
       split();
     } else {
       fill_default();
     }
-    const auto best = std::min_element(found_.begin(), found_.end(),
-                                       [&](auto& a, auto& b) { return value(a) < value(b); });
-    if (!best->judgement.fits() && options_.refuse_unfit) {
-      throw_memory_diagnosis({tree_, trace_, costs_, machine_, judge_.settings(), best->stages,
-                              best->judgement, best->strategy == kByHand,
-                              options_.active_microbatches});
-    }
-    return explain(*best);
+    return best().judgement;
+  }
+
+  /// Makes the plan of the best placement. @throws ResourceError  it does not fit
+  PartitionPlan conclude() const {
+    const Candidate& chosen = best();
+    if (!chosen.judgement.fits() && options_.refuse_unfit) diagnose(chosen);
+    return explain(chosen);
   }
 
  private:
+  const Candidate& best() const {
+    return *std::min_element(found_.begin(), found_.end(),
+                             [&](auto& a, auto& b) { return value(a) < value(b); });
+  }
+
+  [[noreturn]] void diagnose(const Candidate& chosen) const {
+    auto trace = trace_;
+    trace.recomputed = chosen.judgement.recomputed;
+    auto costs = costs_;
+    for (auto& node : costs.nodes) {
+      if (may_keep_nothing(node)) node.activation_bytes = 0;  // for what no placement can go below
+    }
+    throw_memory_diagnosis({tree_, trace, costs, machine_, judge_.settings(), chosen.stages,
+                            chosen.judgement, chosen.strategy == kByHand,
+                            options_.active_microbatches});
+  }
+
+  /// True if all of a node's modules, or modules around them, may be computed again.
+  bool may_keep_nothing(const CostNode& node) const {
+    return std::all_of(node.modules.begin(), node.modules.end(), [&](int module) {
+      for (; module >= 0; module = tree_.nodes[module].parent) {
+        if (std::binary_search(options_.recomputable.begin(), options_.recomputable.end(), module))
+          return true;
+      }
+      return false;
+    });
+  }
+
   static simulate::Machine machine_of(const PartitionOptions& options) {
     simulate::Machine machine = options.machine;
     machine.stages = options.pp_size;
@@ -82,8 +114,13 @@ class Planner {
   }
 
   StepSettings settings() const {
-    return {options_.microbatches, schedule_.get(),          options_.optimizer_ratio,
-            balance_weight(),      options_.gradient_copies, options_.memory_weight};
+    return {options_.microbatches,
+            schedule_.get(),
+            options_.optimizer_ratio,
+            balance_weight(),
+            options_.gradient_copies,
+            options_.memory_weight,
+            options_.recomputable.empty() ? nullptr : &options_.recomputable};
   }
 
   /// The weight of memory in the cost that stages should have alike. Where the step can be
@@ -281,8 +318,10 @@ class Planner {
 
   PartitionPlan explain(const Candidate& best) const {
     const std::vector<int> stages = stages_of_modules(costs_, best.stages);
+    auto trace = trace_;
+    trace.recomputed = best.judgement.recomputed;
     PlanFacts facts{.tree = tree_,
-                    .trace = trace_,
+                    .trace = trace,
                     .costs = costs_,
                     .machine = machine_,
                     .stages = stages,
@@ -292,12 +331,17 @@ class Planner {
                     .others = {},
                     .pipeline = options_.pipeline,
                     .microbatches = options_.microbatches,
+                    .active_microbatches = options_.recomputable.empty() || !is_interleaved()
+                                               ? 0
+                                               : options_.active_microbatches,
                     .step_bound = step_lower_bound(trace_, costs_, machine_, judge_.settings())};
     for (const Candidate& other : found_) {
       if (&other != &best) facts.others.push_back(outcome(other));
     }
     return explained_plan(facts);
   }
+
+  bool is_interleaved() const { return options_.pipeline == kInterleaved; }
 
   static constexpr double kSlower = 1e3;
   static constexpr double kIdle = std::numeric_limits<double>::infinity();
@@ -313,11 +357,50 @@ class Planner {
   std::vector<Candidate> found_;
 };
 
+/// Numbers of microbatches in flight, from the most on: all, or some that spread evenly.
+std::vector<int> numbers_in_flight(const PartitionOptions& options) {
+  const int most = std::min(options.active_microbatches, options.microbatches);
+  if (options.pipeline != kInterleaved || most <= 1) return {options.active_microbatches};
+  std::vector<int> numbers{options.active_microbatches};
+  const int tried = std::min(most, kMostInFlight);
+  for (int i = tried - 1; i >= 1; --i) {
+    const int number = (most * i + tried - 1) / tried;
+    if (number < numbers.back()) numbers.push_back(number);
+  }
+  if (numbers.back() > 1) numbers.push_back(1);
+  return numbers;
+}
+
+/// Fewer microbatches in flight and more that is computed again both spare memory: the best of all
+/// numbers, each with what it takes. A smaller number is of no use where nothing is lacking.
+PartitionPlan plan_with_recomputation(const ModuleTree& tree, const PartitionOptions& options) {
+  std::vector<std::unique_ptr<PartitionOptions>> tried;
+  std::unique_ptr<Planner> best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const int number : numbers_in_flight(options)) {
+    tried.push_back(std::make_unique<PartitionOptions>(options));
+    tried.back()->active_microbatches = number;
+    auto planner = std::make_unique<Planner>(tree, *tried.back());
+    const auto& judgement = planner->place();
+    const bool enough =
+        judgement.fits() && judgement.recomputed.size() == options.trace.recomputed.size();
+    if (best == nullptr || judgement.value() < least) {
+      least = judgement.value();
+      best = std::move(planner);
+    }
+    if (enough) break;
+  }
+  return best->conclude();
+}
+
 }  // namespace
 
 PartitionPlan make_plan(const ModuleTree& tree, const PartitionOptions& options) {
   SMP_ASSERT(!tree.nodes.empty());
-  return Planner(tree, options).run();
+  if (!options.recomputable.empty()) return plan_with_recomputation(tree, options);
+  Planner planner(tree, options);
+  planner.place();
+  return planner.conclude();
 }
 
 }  // namespace smp::partitioning

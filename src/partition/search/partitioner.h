@@ -37,6 +37,9 @@ struct PartitionOptions {
   double optimizer_ratio = 2;
   /// The number of copies of each gradient: 2 where replicas keep their sums aside.
   int gradient_copies = 1;
+  /// Modules that may be computed again where the memory of a stage does not suffice; ascending. If
+  /// there are any, also fewer than `active_microbatches` may be in flight under "interleaved".
+  std::vector<int> recomputable = {};
   /// True: a model that no found placement fits into memory is an error; else the plan that lacks
   /// least memory is made.
   bool refuse_unfit = true;
@@ -51,6 +54,8 @@ struct PartitionOptions {
 /// together; the model itself is on stage 0; every stage gets something to run. "best" takes, of
 /// all that the strategies find, the smallest simulated step time, where a stage that costs more
 /// than its share counts as time too, and never a slower step than that of "tree".
+/// With `recomputable` modules it takes the best of what it finds for several numbers of
+/// microbatches in flight, where each placement has the least computed again that it needs to fit.
 /// @throws UsageError     all faults of the pins at once: an unknown or ambiguous path (with the
 ///                        most similar), a stage out of range, a module that cannot leave its
 ///                        parent, tied weights on two stages; an unknown strategy or schedule.

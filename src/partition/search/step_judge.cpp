@@ -16,6 +16,8 @@ namespace {
 /// The share of the step time that each module on several stages adds to a placement's value.
 constexpr double kSplit = 0.007;
 constexpr double kUnfit = 1e9;
+/// Modules up to which all that is computed again is looked at one by one for every placement.
+constexpr std::size_t kSmall = 32;
 /// The share of its memory from which a stage counts as near its limit, and the share of the step
 /// time that a full one adds at the most. The predicted bytes are a bound, so a stage below it has
 /// room, and even memory would be of no use.
@@ -117,28 +119,45 @@ StepJudge::StepJudge(const ModuleTree& tree, const simulate::Trace& trace, const
       costs_(costs),
       machine_(machine),
       settings_(settings),
-      lower_bound_(bottleneck_lower_bound(costs, machine)) {}
+      lower_bound_(bottleneck_lower_bound(costs, machine)) {
+  if (settings.recomputable == nullptr || machine.memory.empty()) return;
+  choice_.emplace(tree, trace, machine, *settings.recomputable,
+                  RecomputeChoice::Step{settings.microbatches, settings.schedule,
+                                        settings.optimizer_ratio, settings.gradient_copies});
+}
 
 std::int64_t StepJudge::calls_of_microbatch() const {
   return static_cast<std::int64_t>(std::max<std::size_t>(1, trace_.mean_calls()));
 }
 
 Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulated) const {
-  return judge(stages_of_nodes, simulated, !machine_.memory.empty());
+  return judge(stages_of_nodes, simulated, /*last=*/false);
 }
 
 Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulated,
-                           bool with_most) const {
+                           bool last) const {
   const auto stages = stages_of_modules(costs_, stages_of_nodes);
+  const bool with_most = last || !machine_.memory.empty();
   simulate::SimulationOptions options;
   options.microbatches = std::min(simulated, settings_.microbatches);
   options.schedule = settings_.schedule;
   Judgement judgement;
-  judgement.step = simulate::simulate(trace_, stages, machine_, options);
+  judgement.recomputed = trace_.recomputed;
+  if (choice_) {
+    const bool polish = last || tree_.nodes.size() <= kSmall;
+    judgement.recomputed = choice_->least(stages, polish);
+  }
+  std::optional<simulate::Trace> changed;
+  if (judgement.recomputed != trace_.recomputed) {
+    changed = trace_;
+    changed->recomputed = judgement.recomputed;
+  }
+  const auto& trace = changed ? *changed : trace_;
+  judgement.step = simulate::simulate(trace, stages, machine_, options);
   extrapolate(judgement.step, machine_, *settings_.schedule, options.microbatches,
               settings_.microbatches);
   judgement.memory =
-      predict_memory(tree_, stages, activations(judgement.step, stages, options, with_most),
+      predict_memory(tree_, stages, activations(trace, judgement.step, stages, options, with_most),
                      settings_.optimizer_ratio, settings_.gradient_copies);
   if (trace_.source != simulate::CostSource::kCounts) {  // else seconds mean nothing
     judgement.replica_sums = replica_sum_seconds(
@@ -160,14 +179,15 @@ Judgement StepJudge::judge_within(const std::vector<int>& stages_of_nodes,
                static_cast<int>(std::min<std::int64_t>(most, settings_.microbatches)), true);
 }
 
-Activations StepJudge::activations(const simulate::SimulatedStep& step,
+Activations StepJudge::activations(const simulate::Trace& trace,
+                                   const simulate::SimulatedStep& step,
                                    const std::vector<int>& stages,
                                    const simulate::SimulationOptions& options,
                                    bool with_most) const {
   if (!with_most) return {step.peak_activations, step.peak_activations};
   simulate::SimulationOptions whole = options;
   whole.microbatches = settings_.microbatches;
-  return {step.peak_activations, simulate::most_activations(trace_, stages, machine_, whole)};
+  return {step.peak_activations, simulate::most_activations(trace, stages, machine_, whole)};
 }
 
 }  // namespace smp::partitioning

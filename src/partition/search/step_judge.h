@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "partition/model/cost_tree.h"
 #include "partition/model/memory_model.h"
+#include "partition/search/recompute_choice.h"
 #include "simulate/machine.h"
 #include "simulate/simulator.h"
 #include "simulate/trace.h"
@@ -25,6 +27,8 @@ struct StepSettings {
   int gradient_copies = 1;  ///< how often each gradient is held
   /// What it counts that a stage is near its limit of memory, 0 to 1 (alpha of equation 1).
   double memory_weight = 0.8;
+  /// Modules that may be computed again where a stage lacks memory, ascending; nullptr: none.
+  const std::vector<int>* recomputable = nullptr;
 };
 
 /// The verdict on one placement.
@@ -38,7 +42,8 @@ struct Judgement {
   std::int64_t missing = 0;         ///< bytes that the worst stage lacks
   /// How near the fullest stage is to its limit: 0 up to nine tenths of it, 1 at the limit.
   double crowding = 0;
-  int split_modules = 0;  ///< modules whose parts are on several stages
+  int split_modules = 0;        ///< modules whose parts are on several stages
+  std::vector<int> recomputed;  ///< modules whose calls are computed again, ascending
 
   bool fits() const { return missing == 0; }
   /// Seconds until the next step can begin.
@@ -68,8 +73,9 @@ class StepJudge {
   const StepSettings& settings() const { return settings_; }
 
  private:
-  Judgement judge(const std::vector<int>& stages_of_nodes, int simulated, bool with_most) const;
-  Activations activations(const simulate::SimulatedStep& step, const std::vector<int>& stages,
+  Judgement judge(const std::vector<int>& stages_of_nodes, int simulated, bool last) const;
+  Activations activations(const simulate::Trace& trace, const simulate::SimulatedStep& step,
+                          const std::vector<int>& stages,
                           const simulate::SimulationOptions& options, bool with_most) const;
 
   const ModuleTree& tree_;
@@ -78,6 +84,7 @@ class StepJudge {
   const simulate::Machine& machine_;
   const StepSettings settings_;
   double lower_bound_;
+  std::optional<RecomputeChoice> choice_;  // unless nothing may be computed again
 };
 
 }  // namespace smp::partitioning

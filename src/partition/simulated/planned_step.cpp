@@ -368,6 +368,10 @@ Trace trace_from_json(const Json& json, const std::string& name) {
     }
   }
   read_calls(trace, json, name);
+  if (json.contains("recomputed")) {
+    trace.recomputed = json_member<std::vector<int>>(json, "recomputed", name);
+    std::sort(trace.recomputed.begin(), trace.recomputed.end());
+  }
   return trace;
 }
 
@@ -402,6 +406,9 @@ std::string PlannedStep::to_json() const {
                                   ",\n    \"backward_ratio\": ", Json(trace.backward_ratio).dump(),
                                   ", \"weight_share\": ", Json(trace.weight_share).dump(),
                                   ", \"keeps_order\": ", keeps_order(trace) ? "true" : "false");
+  if (!trace.recomputed.empty()) {
+    text += base::concat(",\n    \"recomputed\": ", Json(trace.recomputed).dump());
+  }
   if (!trace.others.empty()) {
     text += ",\n    \"others\": [";
     for (const Trace& other : trace.others) {

@@ -1,0 +1,76 @@
+// partition/search/recompute_choice.h: the least that must be computed again so that a placement
+// fits its memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "partition/model/memory_model.h"
+#include "partition/model/module_tree.h"
+#include "schedule/schedule.h"
+#include "simulate/machine.h"
+#include "simulate/trace.h"
+
+namespace smp::partitioning {
+
+/// Chooses, stage by stage, modules whose calls keep their inputs only. Of all choices that fit it
+/// looks for the one that adds least time to the stage: exactly, for what a module's calls keep and
+/// take on their own; then the memory model tells whether that was right, and the choice is
+/// corrected. Refers to its arguments, which must outlive it. Pure and deterministic.
+class RecomputeChoice {
+ public:
+  struct Step {
+    int microbatches = 1;
+    const schedule::Schedule* schedule = nullptr;
+    double optimizer_ratio = 2;
+    int gradient_copies = 1;
+  };
+  /// @param allowed  modules that may be chosen, ascending
+  RecomputeChoice(const ModuleTree& tree, const simulate::Trace& trace,
+                  const simulate::Machine& machine, const std::vector<int>& allowed,
+                  const Step& step);
+
+  /// Returns the modules to choose, ascending, with those that are computed again anyway; where
+  /// nothing fits, those with which a stage takes least.
+  /// @param stages  of every module
+  /// @param polish  also takes back, one by one, what turns out not to be needed, unless it is
+  ///                very much
+  [[nodiscard]] std::vector<int> least(const std::vector<int>& stages, bool polish) const;
+
+ private:
+  /// What all calls of a module come to in a microbatch, without those that they make.
+  struct Own {
+    double seconds = 0;      ///< of the forward
+    std::int64_t kept = 0;   ///< by its operators
+    std::int64_t input = 0;  ///< of its calls
+    int calls = 0;
+  };
+  /// One way to treat some modules of a stage.
+  struct Point {
+    double seconds = 0;         ///< that it adds
+    std::int64_t kept = 0;      ///< until the backward
+    std::int64_t together = 0;  ///< while the largest part is computed again
+    std::vector<int> chosen;
+  };
+  using Points = std::vector<Point>;
+
+  Points points_of(int module, const std::vector<int>& stages) const;
+  Own whole(int module, const std::vector<int>& stages) const;
+  std::vector<std::int64_t> most(const std::vector<int>& stages,
+                                 const std::vector<int>& recomputed) const;
+  std::vector<int> with_chosen(const std::vector<std::vector<int>>& by_stage) const;
+  Points points_of_stage(int stage, const std::vector<int>& stages) const;
+  std::int64_t kept_on(int stage, const std::vector<int>& stages) const;
+  void take_back(std::vector<int>& chosen, const std::vector<int>& stages) const;
+  bool fits(const std::vector<int>& stages, const std::vector<int>& recomputed) const;
+  bool is_allowed(int module) const;
+
+  const ModuleTree& tree_;
+  const simulate::Trace& trace_;
+  const simulate::Machine& machine_;
+  const std::vector<int>& allowed_;
+  const Step step_;
+  std::vector<Own> own_;
+};
+
+}  // namespace smp::partitioning

@@ -1,0 +1,128 @@
+// What calls that are computed again keep, and how long a step with them takes.
+#include "simulate/recomputation.h"
+
+#include <gmock/gmock.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "simulate/most_activations.h"
+#include "simulate/random_timed_model.h"
+#include "simulate/simulate_chain.h"
+
+namespace smp::simulate {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+
+const std::vector<int> kOneStage(10, 0);
+
+/// A model that calls modules 1 and 3; 1 calls 2 in between.
+TimedModel nested_model() {
+  TimedModel model;
+  const int root = model.call_again(0, -1, 1, 1);
+  const int outer = model.call(root, 2, 20);
+  model.call(outer, 4, 40);
+  model.call(root, 8, 80);
+  model.trace.calls[outer].input_bytes = 1000;
+  model.trace.calls[2].before = {16, 160};
+  model.trace.calls[2].input_bytes = 2000;
+  model.trace.calls[2].output_bytes = 3000;
+  return model;
+}
+
+TEST(Recomputation, KeepsTheInputAndAddsTheForwardToTheBackward) {
+  const auto model = nested_model();
+  const auto again = with_recomputation(model.trace, {1}, kOneStage);
+  EXPECT_EQ(again.calls[2].before.activation_bytes, 1000) << "from its first interval on";
+  EXPECT_EQ(again.calls[1].after.activation_bytes, 0);
+  EXPECT_EQ(again.calls[2].after.activation_bytes, 0) << "a part of it";
+  EXPECT_EQ(again.calls[3].after, model.trace.calls[3].after);
+  EXPECT_DOUBLE_EQ(again.backward_of(again.calls[2].before), 3 * 16);
+  EXPECT_DOUBLE_EQ(again.backward_of(again.calls[2].after), 3 * 4);
+  EXPECT_DOUBLE_EQ(again.times_of(again.calls[1].after).weights,
+                   model.trace.times_of(model.trace.calls[1].after).weights);
+  // All of it is there when its backward begins, and goes as that proceeds.
+  EXPECT_EQ(again.calls[1].after.gradient_bytes, 160 + 40 + 20);
+  EXPECT_EQ(again.calls[2].after.gradient_bytes, 160 + 40);
+  EXPECT_EQ(again.calls[2].before.gradient_bytes, 160);
+}
+
+TEST(Recomputation, KeepsWhatAnotherStageGave) {
+  const auto model = nested_model();
+  const std::vector<int> apart{0, 0, 1, 0};
+  const auto again = with_recomputation(model.trace, {1}, apart);
+  EXPECT_EQ(again.calls[2].before.activation_bytes, 1000 + 3000);
+  EXPECT_EQ(again.calls[2].after, model.trace.calls[2].after) << "it is not computed again there";
+  const auto both = with_recomputation(model.trace, {1, 2}, apart);
+  EXPECT_EQ(both.calls[2].after.activation_bytes, 2000) << "there it is a call of its own";
+  EXPECT_DOUBLE_EQ(both.backward_of(both.calls[2].after), 3 * 4);
+}
+
+TEST(Recomputation, SharedTensorsStayWithThoseWhoHoldThem) {
+  auto model = nested_model();
+  // Kept by 1 first, and by the model after it.
+  model.trace.shared = {{15, {{1, false}, {3, true}, {0, false}}}};
+  auto again = with_recomputation(model.trace, {1}, kOneStage);
+  EXPECT_EQ(again.calls[3].before.activation_bytes, 15);
+  ASSERT_EQ(again.shared.size(), 1u);
+  EXPECT_EQ(again.shared[0].keepers.size(), 2u);
+  // Held by the model before: as an input it counts once.
+  model.trace.shared = {{15, {{1, true}, {1, false}}}};
+  again = with_recomputation(model.trace, {1}, kOneStage);
+  EXPECT_EQ(again.calls[2].before.activation_bytes, 1000 - 15);
+  EXPECT_TRUE(again.shared.empty());
+}
+
+TEST(Recomputation, WhatHasNoBackwardRunsOnce) {
+  auto model = nested_model();
+  for (auto& call : model.trace.calls) {
+    call.before.backward_seconds = call.after.backward_seconds = 0;
+  }
+  const auto again = with_recomputation(model.trace, {1}, kOneStage);
+  EXPECT_EQ(again.calls, model.trace.calls);
+}
+
+double work_of(const SimulatedStep& step) {
+  return std::accumulate(step.busy.begin(), step.busy.end(), 0.0);
+}
+
+RC_GTEST_PROP(Recomputation, AddsTheForwardOfWhatIsComputedAgain, ()) {
+  auto model = random_timed_model();
+  fill_in_bytes(model.trace);
+  const auto stages = *rc::gen::container<std::vector<int>>(static_cast<std::size_t>(model.modules),
+                                                            rc::gen::inRange(0, 3));
+  const auto schedule = schedule::make_interleaved(3);
+  const SimulationOptions options{.microbatches = 4, .schedule = schedule.get()};
+  const auto machine = ideal_machine(3);
+  const auto plain = simulate(model.trace, stages, machine, options);
+  for (int m = 0; m < model.modules; ++m) model.trace.recomputed.push_back(m);
+  const auto again = simulate(model.trace, stages, machine, options);
+  double forward = 0;
+  for (const auto& call : model.trace.calls) {
+    forward += call.after.seconds + (call.caller < 0 ? 0 : call.before.seconds);
+  }
+  RC_ASSERT(std::abs(work_of(again) - work_of(plain) - 4 * forward) < 1e-6);
+}
+
+/// Four equal blocks: what is in flight keeps its inputs, and one block is whole for a moment.
+TEST(Recomputation, APipelineHoldsInputsAndOneBlock) {
+  TimedModel model;
+  model.trace.calls[model.call_again(0, -1, 0)].sequential = true;
+  for (int i = 0; i < 4; ++i) {
+    model.trace.calls[model.call(0, 0.1, 100)].input_bytes = 7;
+    model.trace.recomputed.push_back(i + 1);
+  }
+  const auto schedule = schedule::make_simple();
+  const SimulationOptions options{.microbatches = 5, .schedule = schedule.get()};
+  const auto step = simulate(model.trace, kOneStage, ideal_machine(1), options);
+  EXPECT_THAT(step.peak_activations, ElementsAre(5 * 4 * 7 + 100));
+  EXPECT_THAT(most_activations(model.trace, kOneStage, ideal_machine(1), options),
+              ElementsAre(5 * 4 * 7 + 100));
+  EXPECT_NEAR(step.seconds, 5 * 4 * 0.4, 1e-9) << "forward, forward again, and twice that back";
+}
+
+}  // namespace
+}  // namespace smp::simulate
