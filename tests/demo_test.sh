@@ -79,3 +79,18 @@ refuse "--tp takes a number from 1 to 9999, not 'two'" demo --tp two
 refuse "--ranks 3, but --pp, --tp and --dp make 4" demo --dp=2 --tp 2 --ranks 3
 refuse "hidden_size 16 cannot be divided by the 3 tensor-parallel ranks" demo --tp 3 --rows 6 $gpt
 refuse "8 rows a step cannot be dealt to 3 batches" demo --dp 3 --rows 8 $gpt
+
+# A Llama in two stages, with the text that comes with it.
+refuse "--model takes t5, gpt or llama, not 'bert'" demo --model bert
+step demo --model llama --help
+says "Trains a Llama on text"
+step demo --model llama --size tiny --rows 4 --context 32 --steps 6 --evaluate-every 3 --generate 6 --price-per-hour 2
+says "^ranks +2 = 2 stages x 1 tensor-parallel x 1 replicas$"
+says "^check +losses and gradient norms of 3 steps equal those of one process"
+says "^step +3/6 .* MFU .* held out [0-9.]+$"
+says "^done +6 steps, 768 tokens; .* 4 M tokens cost [0-9.]+"
+says "^writes +hacker: n\. "
+run=$(echo runs/llama-*)
+for file in plan.json metrics.jsonl loss.svg report.html; do [ -s "$run/$file" ]; done
+refuse "4 rows cannot be dealt to 2 replicas in microbatches of 4: choose a multiple of 8" \
+  demo --model llama --dp 2 --size tiny --rows 4 --micro-rows 4

@@ -21,6 +21,7 @@ set(BELOW_schedule schedule base)
 set(BELOW_d2d d2d fiber alive base)
 set(BELOW_checkpoint checkpoint d2d module fiber config alive base)
 set(BELOW_hf hf checkpoint nn d2d module fiber config alive base)
+set(BELOW_recipe recipe checkpoint d2d module fiber config alive base)
 set(BELOW_dp dp d2d fiber alive base)
 set(BELOW_tp tp d2d nn module fiber alive base)
 set(BELOW_simulate simulate schedule base)
@@ -31,7 +32,7 @@ set(BELOW_report report partition simulate schedule config base)
 set(BELOW_api api report trial server dp tp hf checkpoint partition simulate deferred precision schedule d2d nn module fiber data
     config alive base)
 set(BELOW_cli cli ${BELOW_api})
-set(LAYERS base config data alive fiber module nn deferred precision schedule d2d dp tp checkpoint hf simulate partition trial server report
+set(LAYERS base config data alive fiber module nn deferred precision schedule d2d dp tp checkpoint recipe hf simulate partition trial server report
     api cli)
 
 # The rooms of large layers, lowest first: a file may include what is in its own room and in those before it. "." is what
@@ -78,6 +79,7 @@ set(LAYER_OF_checkpoint.h api)
 set(LAYER_OF_no_sync.h api)
 set(LAYER_OF_state.h base)
 set(LAYER_OF_precision api)
+set(LAYER_OF_recipe recipe)
 set(LAYER_OF_recompute server)
 set(LAYER_OF_tp tp)
 set(LAYER_OF_tp.h tp)
