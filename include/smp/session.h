@@ -121,9 +121,13 @@ SMP_API int current_microbatch();
 // All ranks of the group make these calls, in the same order. A rank that waits for one which does
 // not is told so after Config::stall_seconds, or at once where that rank waits in another such
 // call.
+// In the body of a step and in modules, the ranks of one stage may make them: those of Group::kDp,
+// kRdp and kTp, all of them in the same microbatch. (From one rank to another:
+// smp/program/messages.h.) In a trial run a rank has its own value for all.
 
-/// Returns when all ranks of the group have called it. Call it outside of steps.
-/// @throws UsageError     inside a step; another rank of the group makes another call here.
+/// Returns when all ranks of the group have called it.
+/// @throws UsageError     inside a step, for a group of several stages; another rank of the group
+///                        makes another call here.
 /// @throws PeerLostError  a rank of the group left, or nothing happened for abort_seconds.
 SMP_API void barrier(Group which = Group::kWorld);
 
@@ -133,8 +137,7 @@ SMP_API std::vector<Packet> all_gather(Packet own, Group which);
 }  // namespace detail
 
 /// Returns `value` of rank `root` (a global rank) on every rank of the group; what others pass is
-/// not read. All ranks of the group call it, outside of steps. Tensors are new ones without
-/// history.
+/// not read. All ranks of the group call it. Tensors are new ones without history.
 /// @throws as barrier(); UsageError if `root` is not in the group.
 template <class T>
 T broadcast(const T& value, int root = 0, Group which = Group::kWorld) {
@@ -147,8 +150,8 @@ T broadcast(const T& value, int root = 0, Group which = Group::kWorld) {
 }
 
 /// Returns `value` of every rank of the group, in order of ranks, on every rank: numbers to add up,
-/// tensors to join. All ranks of the group call it, outside of steps. Tensors are new ones without
-/// history. (While a job is only planned there is rank 0 alone, whose value stands for all.)
+/// tensors to join. All ranks of the group call it. Tensors are new ones without history. (While a
+/// job is only planned there is rank 0 alone, whose value stands for all.)
 ///
 ///     double sum = 0;  // over all samples, of whichever replica
 ///     for (double of_replica : smp::all_gather(loss, smp::Group::kDp)) sum += of_replica;

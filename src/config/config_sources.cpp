@@ -46,7 +46,7 @@ void add_code(const Config& code, Settings& settings) {
 const Json& value_of(const Json& entry) {
   static const Json kUnset;
   if (!entry.is_object() || !entry.contains("value") || !entry.contains("origin")) return entry;
-  return entry.at("origin") == "default" ? kUnset : entry.at("value");
+  return json_text(entry.at("origin")) == "\"default\"" ? kUnset : entry.at("value");
 }
 
 void add_json(const std::string& text, const std::string& name, ConfigSource source,

@@ -2,6 +2,8 @@
 #include "config/needless_keys.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 
 namespace smp::base {
 namespace {
@@ -37,9 +39,11 @@ bool NeedlessKey::takes(const Json& value) const {
     case KeyType::kBoolean:
       return value.is_boolean();
     case KeyType::kInteger:
-      return value.is_number_integer() && value >= 0 && value <= kMostPorts;
+      return value.is_number_integer() && value.get<std::int64_t>() >= 0 &&
+             value.get<std::int64_t>() <= kMostPorts;
     case KeyType::kString:
-      return value == "auto" || value == "nccl";
+      return value.is_string() &&
+             (value.get<std::string>() == "auto" || value.get<std::string>() == "nccl");
     default:
       return false;
   }

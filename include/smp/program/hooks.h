@@ -30,7 +30,7 @@ class [[nodiscard]] PostStepHook {
 /// of the step, and later hooks do not run. (What shall run once, when a model is placed:
 /// DistributedModelBase::on_placed().)
 ///
-///     const auto norms = smp::register_post_step_hook([&] { log(smp::grad_norm(model)); });
+///     const auto counting = smp::register_post_step_hook([&] { count += smp::rank() == 0; });
 ///
 /// @throws UsageError  inside a step; `hook` is empty.
 SMP_API PostStepHook register_post_step_hook(std::function<void()> hook);
