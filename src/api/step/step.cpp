@@ -127,6 +127,16 @@ server::ExecutionModes modes_of_bodies(const Config& config) {
   return modes;
 }
 
+/// Autocast casts a trained weight once a step: its cache, of which the process has one, is empty
+/// when the microbatches of a step begin, since weights have changed, and when they have ended.
+class CastsOfStep {
+ public:
+  CastsOfStep() { at::autocast::clear_cache(); }
+  ~CastsOfStep() { at::autocast::clear_cache(); }
+  CastsOfStep(const CastsOfStep&) = delete;
+  CastsOfStep& operator=(const CastsOfStep&) = delete;
+};
+
 class StepRun {
  public:
   StepRun(const SessionParts& session, const StepOptions& options, SeenCuts& seen)
@@ -226,6 +236,7 @@ class StepRun {
   void run_pipeline() {
     rank_.server().foreign().note_hooks();
     const EndOfMeetings end{rank_};
+    const CastsOfStep casts;
     const WritesOfStep writes(session_, modes_.grad, task_);
     state_.last_trace() = rank_.server().run_step(task_);
     if (rank_.is_first_stage()) state_.step_kinds().add(kind_);

@@ -34,16 +34,10 @@ ExecutionModes ExecutionModes::without_autocast() const {
 }
 
 ModesScope::ModesScope(const ExecutionModes& modes)
-    : grad_(modes.grad),
-      outer_(ExecutionModes::capture()),
-      outer_cache_(at::autocast::is_autocast_cache_enabled()) {
+    : grad_(modes.grad), outer_(ExecutionModes::capture()) {
   set_autocast(modes);
-  if (outer_cache_) at::autocast::set_autocast_cache_enabled(false);
 }
 
-ModesScope::~ModesScope() {
-  set_autocast(outer_);
-  if (outer_cache_) at::autocast::set_autocast_cache_enabled(true);
-}
+ModesScope::~ModesScope() { set_autocast(outer_); }
 
 }  // namespace smp::server

@@ -30,7 +30,7 @@ struct ExecutionModes {
 };
 
 /// While it lives, these are the calling thread's modes; a fiber takes them along. Autocast's cache
-/// is off: its entries carry autograd history, so one microbatch's graph would contain another's.
+/// stays as it is. Microbatches share the node of a cached cast, as passes count for themselves.
 class ModesScope {
  public:
   explicit ModesScope(const ExecutionModes& modes);
@@ -41,7 +41,6 @@ class ModesScope {
  private:
   at::AutoGradMode grad_;
   ExecutionModes outer_;
-  bool outer_cache_;
 };
 
 }  // namespace smp::server
