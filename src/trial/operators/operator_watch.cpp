@@ -10,8 +10,14 @@ namespace {
 
 // LibTorch's callbacks are plain functions of a thread.
 thread_local OperatorListener* listening = nullptr;
+thread_local int nodes_on_stack = 0;
+
+bool is_node(const at::RecordFunction& op) {
+  return op.scope() == at::RecordScope::BACKWARD_FUNCTION;
+}
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& op) {
+  if (is_node(op)) ++nodes_on_stack;
   const auto name = op.operator_name();
   if (!name) return nullptr;
   const at::DisableRecordFunctionGuard silent;
@@ -20,6 +26,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& op) {
 }
 
 void on_end(const at::RecordFunction& op, at::ObserverContext*) {
+  if (is_node(op)) --nodes_on_stack;
   if (!op.operator_name()) return;
   const at::DisableRecordFunctionGuard silent;
   listening->after(op);
@@ -30,11 +37,15 @@ void on_end(const at::RecordFunction& op, at::ObserverContext*) {
 OperatorWatch::OperatorWatch(OperatorListener& listener) {
   SMP_ASSERT(listening == nullptr);
   listening = &listener;
-  handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
-                                           .needsInputs(true)
-                                           .needsOutputs(true)
-                                           .scopes({at::RecordScope::FUNCTION}));
+  nodes_on_stack = 0;
+  handle_ = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(on_start, on_end)
+          .needsInputs(true)
+          .needsOutputs(true)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
 }
+
+bool OperatorWatch::inside_node() noexcept { return nodes_on_stack > 0; }
 
 OperatorWatch::~OperatorWatch() {
   at::removeCallback(handle_);

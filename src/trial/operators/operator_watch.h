@@ -29,6 +29,9 @@ class OperatorWatch {
   OperatorWatch(const OperatorWatch&) = delete;
   OperatorWatch& operator=(const OperatorWatch&) = delete;
 
+  /// True while one lives and code of an autograd node runs on this thread.
+  static bool inside_node() noexcept;
+
  private:
   at::CallbackHandle handle_;
 };

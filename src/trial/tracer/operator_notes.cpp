@@ -33,10 +33,13 @@ void OperatorNotes::after(const at::RecordFunction& op) {
   }
 }
 
+/// What a node reads its forward has saved, wherever that ran: a body that calls smp::grad() does
+/// not read the weights of the modules between.
 void OperatorNotes::note_reads(const at::RecordFunction& op, const OperatorKind& kind) {
   const int model = calls_.current().model;
   const int module = calls_.current_module();
   for (const auto& input : op.inputs()) {
+    if (OperatorWatch::inside_node()) break;
     each_tensor(input, [&](const at::Tensor& tensor) { reads_->note(model, module, tensor); });
   }
   for (const int argument : kind.written) {
@@ -53,6 +56,7 @@ void OperatorNotes::note_writes(const at::RecordFunction& op, const OperatorKind
     const bool writes = std::find(kind.written.begin(), kind.written.end(), static_cast<int>(i)) !=
                         kind.written.end();
     each_tensor(inputs[i], [&](const at::Tensor& tensor) {
+      if (!writes && OperatorWatch::inside_node()) return;
       states_->note_use(model, module, tensor, writes);
       // What operators do to what they made themselves is theirs.
       if (depth_ == 1) states_->note_kept(model, module, tensor, writes);
