@@ -34,6 +34,7 @@ struct SecondDerivatives {
   int microbatches = 2;
   int steps = 1;
   int replicas = 1;
+  int rows = 3;  ///< of a microbatch
   Config config = {};
 };
 
@@ -44,7 +45,7 @@ using LossBackward = std::function<void(const at::Tensor& loss)>;
 template <class Net, class Body>
 void expect_as_in_one_process(const std::function<Net()>& make, SecondDerivatives how,
                               const Body& body) {
-  const auto x = rows(3 * how.microbatches * how.replicas);
+  const auto x = rows(how.rows * how.microbatches * how.replicas);
   std::map<std::string, at::Tensor> expected;
   auto plain = make();
   for (int step = 0; step < how.steps; ++step) {

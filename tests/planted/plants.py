@@ -19,6 +19,7 @@ ADDED = ("test_api", "*AddedGradients*:MicrobatchWeight.*:OwnBackward.*:Captured
 CHOSEN = ("test_api", "DistributedOptimizer.*")
 MEMORY = ("test_d2d", "Departures*:CopyOnWrite*:LoansOfTwo.*:loans_test/*")
 EARLY = ("test_api", "EarlyBackward.*")
+SECOND = ("test_api", "SecondDerivatives.*")
 ALIVE = ("test_d2d", "KeepAlive*")
 PROGRESS = ("test_d2d", "RankThatComputes.*:ProgressThread*:ChannelBesideAThread.*")
 
@@ -491,6 +492,18 @@ PLANTS = [
           "kPollsToAsk = 1 << 18;", "kPollsToAsk = 1 << 10;", [("test_d2d", "Channel.*")]),
     Plant("GPU tensors are said to go over the host's path", "src/d2d/channel/route.cpp",
           "  if (memory != MemoryKind::kHost) {", "  if (false) {", [("test_d2d", "Routes.*")]),
+    # ---- gradients of gradients
+    Plant("gradients with a graph forget the arguments", "src/server/calls/remote_call.cpp",
+          "  edges.insert(edges.end(), next_edges().begin(), next_edges().end());\n",
+          "  edges.resize(edges.size() + num_outputs());\n", [SECOND]),
+    Plant("the first of several passes frees a graph that others need", "src/server/requests/backward_requests.cpp",
+          "request.keep_graph || record.turns != nullptr;", "request.keep_graph;", [SECOND]),
+    Plant("passes over one graph run at the same time", "src/server/step/graph_turns.cpp",
+          "  turns_->taken_ = true;\n", "", [SECOND, SERVER]),
+    Plant("gradients that were given are constants", "src/server/requests/gradient_graphs.cpp",
+          "flags_of(request.history)", "flags_of(std::string(request.gradients.size(), '\\0'))", [SECOND]),
+    Plant("what nodes read makes the body a reader of weights", "src/trial/operators/operator_watch.cpp",
+          "return nodes_on_stack > 0;", "return false;", [SECOND]),
     # ---- ranks of different machines watch each other
     Plant("a rank that has left is missed", "src/d2d/watch/keep_alive.cpp", "  if (from.has_left) return false;\n", "", [ALIVE]),
     Plant("a rank that leaves says nothing", "src/d2d/watch/keep_alive.cpp",

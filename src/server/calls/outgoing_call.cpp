@@ -142,7 +142,12 @@ void OutgoingCall::ask_backward(BackwardRequest&& request) {
   request.request = pass_.request;
   request.record = facts_.record;
   request.microbatch = facts_.microbatch;
-  request.after_first_backward = ExecutionScope::current()->identity().after_first_backward;
+  const auto& identity = ExecutionScope::current()->identity();
+  request.after_first_backward = identity.after_first_backward;
+  // What a hook of a backward pass differentiates comes after the forward.
+  if (request.create_graph && identity.phase == schedule::Phase::kBackward) {
+    request.after_first_backward = true;
+  }
   request.keep_graph = pass_.keeps_record;
   request.settings = line->changed_settings(facts_.module, facts_.settings);
   line->request_backward(facts_.owner, std::move(request));

@@ -103,6 +103,16 @@ TEST(SecondDerivatives, EqualFiniteDifferences) {
   });
 }
 
+TEST(SecondDerivatives, AfterAFirstBackward) {
+  expect_chain_as_in_one_process([](Chain& net, const Tensor& x, const LossBackward& backward) {
+    backward(net(x).square().sum());
+    const auto input = leaf(x);
+    const auto gradient = differentiate({net(input).sum()}, {input})[0];
+    backward(penalty_of(gradient));
+    backward(net(x + gradient.detach()).sum());
+  });
+}
+
 // ---- kinds of modules --------------------------------------------------------------------------
 
 /// Several arguments, one of them unused, several results; gradients that are one tensor, or given
@@ -239,6 +249,36 @@ TEST(SecondDerivatives, InsideARemoteModule) {
   }
 }
 
+/// Its nodes read the weights themselves, not views of them.
+struct ScaledImpl : torch::nn::Module {
+  ScaledImpl()
+      : weight(register_parameter("weight", torch::linspace(1, 2, 3, torch::kDouble))),
+        norm(register_module("norm", nn::LayerNorm(torch::nn::LayerNormOptions({3})))) {
+    to(torch::kDouble);
+  }
+  Tensor forward(const Tensor& x) { return norm(x * weight).pow(3); }
+  Tensor weight;
+  nn::LayerNorm norm;
+};
+SMP_MODULE(Scaled);
+
+struct WithScaledImpl : torch::nn::Module {
+  WithScaledImpl() : scaled(register_module("scaled", Scaled())) {}
+  Scaled scaled;
+};
+SMP_MODULE(WithScaled);
+
+// The trial runs these nodes in the body, which does not make it a reader of the weights.
+TEST(SecondDerivatives, OfWeightsThatNodesRead) {
+  SecondDerivatives how{{{"scaled", 1}}};
+  expect_as_in_one_process<WithScaled>(
+      [] { return WithScaled(); }, how,
+      [](WithScaled& net, const Tensor& x, const LossBackward& backward) {
+        const auto input = leaf(x);
+        backward(penalty_of(differentiate({net->scaled(input).sum()}, {input})[0]));
+      });
+}
+
 // ---- modes -------------------------------------------------------------------------------------
 
 void penalise(Chain& net, const Tensor& x, const LossBackward& backward) {
@@ -254,6 +294,21 @@ TEST(SecondDerivatives, InStepsThatAreReplayed) {
     how.config.fast_mode = fast;
     expect_as_in_one_process<Chain>([] { return make_chain(); }, how, penalise);
   }
+}
+
+// Tensors that are lent instead of sent, and written afterwards.
+TEST(SecondDerivatives, OfLargeTensorsThatAreWrittenInPlace) {
+  SecondDerivatives how{{{"b", 1}, {"c", 2}}, 3};
+  how.rows = 3000;
+  expect_as_in_one_process<Chain>([] { return make_chain(); }, how,
+                                  [](Chain& net, const Tensor& x, const LossBackward& backward) {
+                                    const auto input = leaf(x);
+                                    const auto y = net(input);
+                                    auto given = (y.detach() * 2).requires_grad_() * 1;
+                                    auto gradient = differentiate({y}, {input}, {given})[0];
+                                    gradient.mul_(x.sin() + 2);
+                                    backward((gradient.square().sum() + y.sum()) / x.numel());
+                                  });
 }
 
 TEST(SecondDerivatives, InReplicas) {
@@ -273,6 +328,17 @@ TEST(SecondDerivatives, OfModulesThatAreRecomputed) {
     SecondDerivatives how{{{"b", 1}, {"c", 1}}, ranks};
     expect_as_in_one_process<Chain>(make, how, penalise);
   }
+  const auto make_caller = [] {
+    auto net = make_nest();
+    if (is_initialized()) set_activation_checkpointing(net->caller);
+    return net;
+  };
+  SecondDerivatives how{{{"caller", 1}, {"caller.cubed", 2}, {"shared", 1}}, 3};
+  expect_as_in_one_process<Nest>(
+      make_caller, how, [](Nest& net, const Tensor& x, const LossBackward& backward) {
+        const auto input = leaf(x);
+        backward(differentiate({net(input).sum()}, {input})[0].square().sum());
+      });
 }
 
 /// The gradients go straight to the module that makes the loss of them, which is only promised.

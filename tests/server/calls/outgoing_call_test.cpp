@@ -246,9 +246,11 @@ TEST(OutgoingCall, IsAsIfNothingHadBeenWhenItIsLeft) {
 }
 
 /// Runs a backward that keeps the graph and throws here while the owner of `remote` is at work.
-void break_backward_of(const at::Tensor& remote, const at::Tensor& local, const at::Tensor& x) {
+void break_backward_of(const at::Tensor& remote, const at::Tensor& local, const at::Tensor& x,
+                       bool create_graph = false) {
   BackwardOptions options;
   options.keep_graph = true;
+  options.create_graph = create_graph;
   options.accumulate = false;
   const edge_list roots{torch::autograd::impl::gradient_edge(remote),
                         torch::autograd::impl::gradient_edge(local)};
@@ -272,6 +274,38 @@ TEST(OutgoingCall, IsReleasedWhenItsGraphDiesBeforeTheAnswer) {
     EXPECT_EQ(requests.size(), 0);
   });
   EXPECT_EQ(left, 0);
+}
+
+TEST(OutgoingCall, AGraphOfItsGradientsIsReleasedIfNoPassTakesIt) {
+  const auto left = in_step([](One& model, ModuleServer& server) {
+    const auto x = at::ones({2}).requires_grad_();
+    const auto local = x * 2;
+    local.register_hook([](const at::Tensor&) { throw std::domain_error("broken"); });
+    auto remote = model(x);
+    auto& call = call_of(remote);
+    JoinedCall joined(call, *server.core().step);
+    BackwardOptions options;
+    options.keep_graph = options.create_graph = true;
+    options.accumulate = false;
+    ReplyQueue replies;
+    BackwardResponse response;
+    response.record = {12345, 1};
+    response.gradients = {at::ones({2})};
+    response.requires_grad = std::string(1, '\1');
+    call.join(options, replies.expect(0));
+    joined.target().on_backward(std::move(response));
+    auto graph = call.take_gradient_graph();
+    ASSERT_NE(graph.call, nullptr);
+    EXPECT_EQ(graph.call->facts().record, (RecordId{12345, 1}));
+    EXPECT_EQ(graph.call->forward(), Forward::kUsed);
+    EXPECT_EQ(graph.requires_grad.view(), std::string(1, '\1'));
+    EXPECT_EQ(call.take_gradient_graph().call, nullptr) << "once";
+    EXPECT_EQ(call.backward(), Backward::kNone) << "the graph was kept";
+    break_backward_of(remote, local, x, /*create_graph=*/true);
+    remote.reset();
+    LocalServers::sleep(base::kSecond);
+  });
+  EXPECT_EQ(left, 0) << "neither that of the forward nor that of the backward";
 }
 
 TEST(OutgoingCall, IsReleasedWhenItsGraphDiesAndNoPassCame) {
