@@ -21,12 +21,12 @@ work, llama, *launcher = sys.argv[1:]
 work = pathlib.Path(work)
 
 
-def train(name, ranks, *flags, steps=STEPS):
+def train(name, ranks, *flags, steps=STEPS, dtype="float64", evaluate_every=25):
     """Returns what a run on so many ranks logged, a dict a step."""
     folder = work / name
     folder.mkdir(parents=True, exist_ok=True)
-    command = [*launcher, "-n", str(ranks), llama, "--size", "tiny", "--dtype", "float64", "--steps", str(steps),
-               "--rows", "8", "--micro-rows", "2", "--context", "32", "--decay-steps", "90", "--evaluate-every", "25",
+    command = [*launcher, "-n", str(ranks), llama, "--size", "tiny", "--dtype", dtype, "--steps", str(steps),
+               "--rows", "8", "--micro-rows", "2", "--context", "32", "--decay-steps", "90", "--evaluate-every", str(evaluate_every),
                "--generate", "8", *flags]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode != 0:
@@ -69,10 +69,10 @@ assert f"resumes after step {STOP} of kept" in said, said
 compare("stopped", lines, [line for line in alone[:END]])
 
 # Numbers that are rounded by chance: neither a look at the held-out text nor a stop changes a bit.
-short = ("--dtype", "bfloat16", "--pp", "2")
-expected, _ = train("undisturbed", 2, *short, "--evaluate-every", "0", steps=12)
-train("disturbed", 2, *short, "--evaluate-every", "2", "--checkpoint", "kept", steps=7)
-lines, _ = train("disturbed", 2, *short, "--evaluate-every", "5", "--checkpoint", "kept", steps=12)
+short = ("--pp", "2")
+expected, _ = train("undisturbed", 2, *short, steps=12, dtype="bfloat16", evaluate_every=0)
+train("disturbed", 2, *short, "--checkpoint", "kept", steps=7, dtype="bfloat16", evaluate_every=2)
+lines, _ = train("disturbed", 2, *short, "--checkpoint", "kept", steps=12, dtype="bfloat16", evaluate_every=5)
 for line, other in zip(lines, expected, strict=True):
     for key in ("loss", "gradient_norm", "parameter_norm"):
         assert line[key] == other[key], f"bfloat16, step {line['step']}: {key} is {line[key]}, not {other[key]}"

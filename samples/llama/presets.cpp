@@ -25,11 +25,11 @@ Preset small(const std::string& size, std::int64_t context, std::int64_t steps) 
 }
 
 /// Llama 2's and HLAT's: 4 M tokens a step, 2,000 steps of warm-up, a decay that ends after 480,000
-/// wherever the run does. A replica has four stages of eight ranks.
+/// wherever the run does. A replica has eight stages.
 Preset large(const std::string& size, std::int64_t context) {
   Preset preset;
   preset.config = sample_folder() + "/sizes/" + size + ".json";
-  preset.layout = {.pp = 4, .tp = 8};
+  preset.layout = {.pp = 8, .tp = 1};
   preset.steps = 480000;
   auto& recipe = preset.recipe;
   recipe.context = context;

@@ -25,11 +25,13 @@ torch::optim::AdamW adam(const std::vector<Tensor>& parameters, const Recipe& re
   return torch::optim::AdamW(parameters, options);
 }
 
-/// The whole model is too big for a rank: each gives values to its own part only.
+/// A model may be too big for a rank: each gives values to its own part only. What is spread over
+/// ranks has to have values before.
 models::Llama seeded(const Recipe& recipe) {
   torch::manual_seed(recipe.seed);
-  const smp::delay_param_initialization delay;
   const smp::tensor_parallelism spread(smp::tp_size() > 1);
+  std::optional<smp::delay_param_initialization> delay;
+  if (smp::tp_size() == 1) delay.emplace();
   models::Llama net(recipe.model);
   net->to(recipe.dtype);
   if (!smp::device().is_cpu()) net->to(smp::device());

@@ -1,6 +1,7 @@
 // deferred/meta_kernels.cpp: one boxed kernel that works by example, and where it is registered.
 #include "deferred/meta_kernels.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -74,6 +75,14 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
   return at::empty(sizes, input.options());
 }
 
+/// By example it would take memory and time for all scores of an attention, which ends in it.
+at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other,
+                      at::Tensor& out) {
+  const auto sizes = at::infer_size(at::infer_size(condition.sizes(), self.sizes()), other.sizes());
+  if (out.sizes() != at::IntArrayRef(sizes)) out.resize_(sizes);
+  return out;
+}
+
 /// Returns the meta tensor of a number; but a real one on a thread of a constructor, where
 /// factories are not seen: `weight[0] = 2` makes the number on the device that the delayed weight
 /// names.
@@ -94,6 +103,7 @@ std::vector<torch::Library> register_all() {
   libraries.emplace_back(torch::Library::IMPL, "aten", DispatchKey::Meta, __FILE__, __LINE__);
   libraries.back().impl("convolution_overrideable", &convolution);
   libraries.back().impl("scalar_tensor", &scalar_tensor);
+  libraries.back().impl("where.self_out", &where_out);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
