@@ -23,7 +23,7 @@
 #include "sleeping_stages.h"
 #include "smp/smp.h"
 
-namespace smp::perf::ncf {
+namespace smp::perf::ncf_program {
 namespace {
 
 using at::Tensor;
@@ -281,4 +281,4 @@ void run(int argc, char** argv) {
 const Program program{"ncf", run};
 
 }  // namespace
-}  // namespace smp::perf::ncf
+}  // namespace smp::perf::ncf_program
