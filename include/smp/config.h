@@ -62,7 +62,8 @@ struct SMP_API Config {
   /// right-most letter varies fastest, or "cluster" (DPT), or "spread" (TPD).
   std::string placement_strategy = "cluster";
   /// Layout of distributed transformer layers (docs/tensor_parallelism.md): "memory" keeps no
-  /// activation twice on the ranks that share a layer, "speed" sends less between them.
+  /// activation twice on the ranks that share a layer, "speed" sends less between them, "sequence"
+  /// cuts a batch that all of them are given along its tokens (docs/layers.md).
   std::string optimize = "memory";
   /// If true, the ranks that share distributed modules are all given the same batch, the one that
   /// smp::data_shard() names; otherwise each reads samples of its own (docs/tensor_parallelism.md).

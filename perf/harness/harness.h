@@ -1,5 +1,5 @@
-// perf/harness/harness.h: what all performance programs share: timing, percentiles, alternation of two
-// variants, and a report that is printed and written to perf/results/NAME.json.
+// perf/harness/harness.h: what all performance programs share: timing, percentiles, alternation of
+// two variants, and a report that is printed and written to perf/results/NAME.json.
 #pragma once
 
 #include <functional>

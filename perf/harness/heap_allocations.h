@@ -1,6 +1,7 @@
-// perf/harness/heap_allocations.h: how often a thread asks for memory by operator new, LibTorch among those
-// who ask. The bytes of tensors come from elsewhere. A program that links heap_allocations.cpp gets
-// an operator new that can count; while it does not, that costs one look at a flag.
+// perf/harness/heap_allocations.h: how often a thread asks for memory by operator new, LibTorch
+// among those who ask. The bytes of tensors come from elsewhere. A program that links
+// heap_allocations.cpp gets an operator new that can count; while it does not, that costs one look
+// at a flag.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// perf/harness/ping_pong_tools.h: how long a message takes from one process to another of this machine, as
-// programs say that come with other libraries.
+// perf/harness/ping_pong_tools.h: how long a message takes from one process to another of this
+// machine, as programs say that come with other libraries.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// perf/harness/program.h: the programs of `./smp perf`, all in one binary, since most of what each would
-// cost a compiler is LibTorch's headers. Each is a file with a namespace of its own, because files
-// are joined.
+// perf/harness/program.h: the programs of `./smp perf`, all in one binary, since most of what each
+// would cost a compiler is LibTorch's headers. Each is a file with a namespace of its own, because
+// files are joined.
 #pragma once
 
 #include <functional>

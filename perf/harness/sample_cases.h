@@ -1,5 +1,5 @@
-// perf/harness/sample_cases.h: the models of the samples, large enough to be worth measuring: how to make
-// one, a batch for it, and its loss.
+// perf/harness/sample_cases.h: the models of the samples, large enough to be worth measuring: how
+// to make one, a batch for it, and its loss.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -94,12 +94,12 @@ OriginalSection layers() {
 }
 
 OriginalSection hugging_face() {
-  constexpr std::string_view kTheirs =
-      "models here have Hugging Face's names and shapes, so its files are read as they are: "
-      "`smp::load_safetensors(model, path)`";
-  constexpr std::string_view kOurs =
-      "`smp::save_safetensors(model, path)` writes the names of the undistributed model";
+  constexpr std::string_view kLoad = "`smp::hf::load(model, path, names)`";
+  constexpr std::string_view kTheirs = "each stage reads what it owns (docs/hugging_face.md)";
+  constexpr std::string_view kSave = "`smp::hf::save(model, folder, names)`";
+  constexpr std::string_view kOurs = "a folder as from_pretrained() reads it";
   constexpr std::string_view kGpt2 = "GptWeights.MakeItHuggingFacesGpt2InPlainLibTorchAndSliced";
+  constexpr std::string_view kBits = "RoundTrip.KeepsEveryBitInOneFileAndInSeveral";
   constexpr std::string_view kNoLayer =
       "no such model is built in; a model of yours with its names reads its files";
   constexpr std::string_view kNames = "SafetensorsSet.IsReadAsOneWhole";
@@ -107,21 +107,14 @@ OriginalSection hugging_face() {
           {
               {"get_hf_gpt2_transformer_layer_hooks", "samples/gpt",
                "its GPT is made of distributed layers and reads the public GPT-2", kGpt2},
-              {"translate_state_dict_to_hf_gpt2", "samples/gpt, `gpt_weights`", kOurs, kGpt2},
-              {"translate_hf_state_dict_to_smdistributed_gpt2", "samples/gpt, `gpt_weights`",
-               kTheirs, kGpt2},
-              {"translate_layer_state_dict_to_hf_gpt2_block", "samples/gpt, `gpt_weights`", kOurs,
-               kGpt2},
-              {"translate_hf_block_state_dict_to_smdistributed", "samples/gpt, `gpt_weights`",
-               kTheirs, kGpt2},
-              {"translate_state_dict_to_hf_bert", "", kOurs,
-               "BertReference.EqualsHuggingFaceOverRanks"},
-              {"translate_hf_state_dict_to_smdistributed_bert", "", kTheirs,
-               "BertReference.EqualsHuggingFaceOverRanks"},
-              {"translate_state_dict_to_hf_roberta", "", kOurs,
-               "BertReference.EqualsHuggingFaceOverRanks"},
-              {"translate_hf_state_dict_to_smdistributed_roberta", "", kTheirs,
-               "BertReference.EqualsHuggingFaceOverRanks"},
+              {"translate_state_dict_to_hf_gpt2", kSave, kOurs, kBits},
+              {"translate_hf_state_dict_to_smdistributed_gpt2", kLoad, kTheirs, kGpt2},
+              {"translate_layer_state_dict_to_hf_gpt2_block", kSave, kOurs, kBits},
+              {"translate_hf_block_state_dict_to_smdistributed", kLoad, kTheirs, kGpt2},
+              {"translate_state_dict_to_hf_bert", kSave, kOurs, kBits},
+              {"translate_hf_state_dict_to_smdistributed_bert", kLoad, kTheirs, kBits},
+              {"translate_state_dict_to_hf_roberta", kSave, kOurs, kBits},
+              {"translate_hf_state_dict_to_smdistributed_roberta", kLoad, kTheirs, kBits},
               {"translate_state_dict_to_hf_gptj", "", kNoLayer, kNames},
               {"translate_hf_gptj_state_dict_to_smdistributed_gptj", "", kNoLayer, kNames},
               {"translate_state_dict_to_hf_gptneo", "", kNoLayer, kNames},
@@ -142,13 +135,13 @@ OriginalSection activations() {
           {"set_activation_checkpointing(pack_args_as_tuple)", "left out",
            "arguments of any type with a codec",
            "ActivationCheckpointing.OfASequentialKeepsItsArgumentsOnly"},
-          {"set_activation_checkpointing(strategy)", "mark the children, or the Sequential",
-           "each child alone, or the run of children on one stage",
-           "ActivationCheckpointing.OfASequentialKeepsItsArgumentsOnly"},
+          {"set_activation_checkpointing(strategy)", "`{.strategy = \"contiguous\"}`",
+           "of an smp::nn::Sequential", "SelectiveCheckpointing.OverRanksGivesTheSameBits"},
           {"checkpoint", "`smp::checkpointed(code, arguments...)`", "code or a module",
            "ActivationCheckpointing.CodeDrawsTheSameNumbers"},
-          {"checkpoint_sequential", "`smp::set_activation_checkpointing(sequential)`", "",
-           "ActivationCheckpointing.OfASequentialKeepsItsArgumentsOnly"},
+          {"checkpoint_sequential", "`smp::checkpoint_sequential(options, sequential, inputs...)`",
+           "of modules on this rank; mark the Sequential for those of others",
+           "CheckpointSequential.GroupsRunAgainFromTheLastOn"},
           {"smp.amp.GradScaler", "`smp::GradScaler`", "with clipping: `scaler.unscale_(optimizer)`",
            "GradScaler.EveryRankSkipsWhatOneFoundInfinite"},
       }};

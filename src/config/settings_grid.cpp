@@ -9,6 +9,7 @@
 #include "base/text/edit_distance.h"
 #include "base/text/excerpt.h"
 #include "config/config_keys.h"
+#include "config/needless_keys.h"
 
 namespace smp::base {
 namespace {
@@ -22,6 +23,9 @@ std::string setting_named(const std::string& key) {
   if (const auto switched = find_config_switch(key)) {
     throw UsageError(concat("--smp.", key, " is an older key for --smp.", switched->key, " = ",
                             switched->value, "; give that one its values"));
+  }
+  if (const auto* const needless = find_needless_key(key)) {
+    throw UsageError(concat("--smp.", key, " changes nothing: ", needless->reason));
   }
   SMP_REQUIRE(find_future_key(key) == nullptr, "--smp.", key,
               " is not available yet (docs/configuration.md)");

@@ -339,9 +339,9 @@ TEST(Config, AcceptsDefaultsOfLaterFeaturesAndRefusesTheRest) {
         refusal_of<UnsupportedError>(with_launcher(other.dump())),
         AllOf(HasSubstr(key.name), HasSubstr("known, but"), HasSubstr("not yet available")));
   }
-  EXPECT_THAT(refusal_of<UnsupportedError>(with_flag("horovod", "true")),
-              HasSubstr("data parallelism by Horovod"));
-  EXPECT_NO_THROW(resolve_config(with_flag("horovod", "false")));
+  EXPECT_THAT(refusal_of<UnsupportedError>(with_flag("sharded_data_parallel_degree", "2")),
+              HasSubstr("sharded data parallelism"));
+  EXPECT_NO_THROW(resolve_config(with_flag("sharded_data_parallel_degree", "1")));
 }
 
 TEST(Config, APrecisionSaysHowOptimizersStep) {

@@ -51,7 +51,8 @@ TEST(SettingsGrid, RefusesWhatCannotBeMeant) {
   };
   EXPECT_THAT(said({{"microbatch", "2,4"}}), HasSubstr("did you mean \"microbatches\""));
   EXPECT_THAT(said({{"fp16", "true,false"}}), HasSubstr("older key for --smp.precision = fp16"));
-  EXPECT_THAT(said({{"horovod", "true,false"}}), HasSubstr("is not available yet"));
+  EXPECT_THAT(said({{"sdp_reduce_bucket_size", "1,2"}}), HasSubstr("is not available yet"));
+  EXPECT_THAT(said({{"deterministic_server", "true,false"}}), HasSubstr("changes nothing: "));
   EXPECT_THAT(said({{"microbatches", ""}}), HasSubstr("--smp.microbatches needs values"));
   EXPECT_THAT(said({{"microbatches", "2,"}}), HasSubstr("--smp.microbatches needs values"));
   EXPECT_THAT(said({{"microbatches", ",2"}}), HasSubstr("--smp.microbatches needs values"));

@@ -122,8 +122,8 @@ class Generator {
   void optimizer() {
     auto& p = program_;
     // AdamW makes a step of any gradient, be it a rounding error.
-    const int way = dice_.between(static_cast<int>(user_steps::Way::kFusedSgd),
-                                  static_cast<int>(user_steps::Way::kSetData));
+    const int way = dice_.between(static_cast<int>(user_steps::UserStep::kFusedSgd),
+                                  static_cast<int>(user_steps::UserStep::kSetData));
     if (draw("steps by itself", .4)) p.steps_by_itself = way;
     p.groups = draw("two groups", .5);
     p.joins = p.groups && draw("a group joins", .4);

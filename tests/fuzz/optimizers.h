@@ -47,7 +47,7 @@ inline OptimizerPtr make_optimizer(const Program& program,
     return std::make_unique<torch::optim::SGD>(made, torch::optim::SGDOptions(0.05));
   }
   return std::make_unique<user_steps::UserOptimizer>(
-      made, static_cast<user_steps::Way>(program.steps_by_itself));
+      made, static_cast<user_steps::UserStep>(program.steps_by_itself));
 }
 
 /// The groups that it is made with.

@@ -61,7 +61,7 @@ class Printer {
          << ", "
          << (p.steps_by_itself < 0
                  ? "SGD"
-                 : user_steps::name_of(static_cast<user_steps::Way>(p.steps_by_itself)))
+                 : user_steps::name_of(static_cast<user_steps::UserStep>(p.steps_by_itself)))
          << (p.joins    ? " with a group that joins"
              : p.groups ? " with two groups"
                         : "")

@@ -119,7 +119,7 @@ struct Program {
   bool fast_mode = false;                ///< with static_mode only
   bool delayed = false;                  ///< models are built under delay_param_initialization
   double mean_delay = 1e-6;              ///< of a message, in simulated seconds
-  int steps_by_itself = -1;  ///< a user_steps::Way of an own optimizer; -1: SGD with momentum
+  int steps_by_itself = -1;  ///< a user_steps::UserStep of an own optimizer; -1: SGD with momentum
   bool groups = false;       ///< the optimizer has two groups of parameters
   bool joins = false;        ///< of which the second joins it after the first step
   bool reloads = false;      ///< then all goes into an optimizer that has them in another order

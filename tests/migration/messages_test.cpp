@@ -245,7 +245,7 @@ TEST(Messages, OfBodiesOfReplicasPairByMicrobatch) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     run_local(4,
               [] {
-                Shift net;
+                Twin net;
                 DistributedModel model(net);
                 auto train = step([&](const at::Tensor& x) {
                   const auto y = model(x).sum();
@@ -297,7 +297,7 @@ TEST(Messages, ThatAFailedStepAwaitsEndWithIt) {
   run_local(
       2,
       [] {
-        Pair net;
+        Twin net;
         DistributedModel model(net);
         model.set_partition("far", 1);
         bool ended = false, first = true;

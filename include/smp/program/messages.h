@@ -1,5 +1,5 @@
-// smp/program/messages.h: values that one rank sends to another. (What all ranks of a group do together,
-// smp::barrier() and its like, is in smp/session.h.)
+// smp/program/messages.h: values that one rank sends to another. (What all ranks of a group do
+// together, smp::barrier() and its like, is in smp/session.h.)
 #pragma once
 
 #include <typeinfo>

@@ -21,7 +21,7 @@ bool may_fuse(const torch::optim::Optimizer& optimizer);
 /// @param master  what was rounded to the parameter; undefined: there is none
 /// @param chance  how to round a bfloat16 parameter by chance; nothing: to nearest
 bool fused_update(torch::optim::Optimizer& optimizer, torch::optim::OptimizerParamGroup& group,
-                const at::Tensor& parameter, const at::Tensor& master,
-                const std::optional<precision::Chance>& chance);
+                  const at::Tensor& parameter, const at::Tensor& master,
+                  const std::optional<precision::Chance>& chance);
 
 }  // namespace smp

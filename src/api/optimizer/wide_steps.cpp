@@ -193,7 +193,7 @@ bool WideSteps::step_fused(Optimizer& optimizer, torch::optim::OptimizerParamGro
   if (!config.master_weights) {
     const auto& identity = identities_.at(parameter.unsafeGetTensorImpl());
     return fused_update(optimizer, group, parameter, {},
-                      precision::Chance{key_of(identity), identity.part});
+                        precision::Chance{key_of(identity), identity.part});
   }
   auto& masters = session_.state.masters();
   auto master = masters.of(parameter);

@@ -90,7 +90,8 @@ at::Tensor chunked_cross_entropy_for_tp(const at::Tensor& hidden, const at::Tens
               "; choose at least 1");
   const tp::OwnClasses classes(table.size(0), options.num_classes, kChunked);
   const auto sizes = hidden.sizes().slice(0, hidden.dim() - 1);
-  const auto labels = tp::checked_labels(given_labels, sizes, classes, options.ignore_index, kChunked);
+  const auto labels =
+      tp::checked_labels(given_labels, sizes, classes, options.ignore_index, kChunked);
   const auto rows_at_once = std::max<std::int64_t>(1, options.most_scores / table.size(0));
   const auto rows = as_multiplied(hidden).reshape({-1, hidden.size(-1)});
   const auto parts = PartsOfProducts::apply(

@@ -43,11 +43,11 @@ at::Tensor SplitLinearImpl::hold(const char* name, const at::Tensor& whole,
                                 : register_padded_slice(name, whole, *dim, unit);
 }
 
-/// Registers a slice, and puts the tensor that it was cut from in its place.
+/// Registers a slice, and has the tensor that it was cut from take its place and its size.
 at::Tensor SplitLinearImpl::adopt_padded(const char* name, const at::Tensor& whole,
                                          std::int64_t dim, std::int64_t unit) {
   const auto values = whole.detach();
-  register_padded_slice(name, values, dim, unit);
+  whole.set_data(register_padded_slice(name, values, dim, unit).detach());
   parameters_[name] = whole;
   set_whole(name, values);
   return whole;

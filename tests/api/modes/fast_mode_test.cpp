@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "api/far_model.h"
 #include "api/modes/static_mode_testing.h"
 
 namespace smp {

@@ -48,7 +48,7 @@ Tensor loss_of(const Tensor& y) { return y.square().mean(); }
 
 constexpr int kSteps = 8, kMicrobatches = 4;
 
-std::vector<double> train_plain(Way way) {
+std::vector<double> train_plain(UserStep way) {
   auto net = make();
   UserOptimizer optimizer(net->parameters(), way);
   std::vector<double> losses;

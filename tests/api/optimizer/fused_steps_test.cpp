@@ -23,7 +23,7 @@ using testing::HasSubstr;
 TEST(FusedSteps, OfLibTorchLeaveTheVersionAsItIs) {
   const auto parameter = torch::ones({3}, torch::kDouble).requires_grad_();
   parameter.mutable_grad() = torch::ones({3}, torch::kDouble);
-  for (const auto way : {Way::kFusedAdamw, Way::kFusedSgd, Way::kData}) {
+  for (const auto way : {UserStep::kFusedAdamw, UserStep::kFusedSgd, UserStep::kData}) {
     const auto before = parameter._version();
     const auto values = parameter.detach().clone();
     UserOptimizer({parameter}, way).step();
@@ -76,7 +76,7 @@ struct Trained {
   std::map<std::string, Tensor> values;
 };
 
-Trained train_plain(Way way) {
+Trained train_plain(UserStep way) {
   Trained trained;
   auto net = make_ring();
   UserOptimizer optimizer(net->parameters(), way);
@@ -103,7 +103,7 @@ struct Mode {
   int replicas = 1;
 };
 
-void expect_equal(const Mode& mode, int stages, Way way, const Trained& expected) {
+void expect_equal(const Mode& mode, int stages, UserStep way, const Trained& expected) {
   SCOPED_TRACE(testing::Message() << name_of(way) << ", " << mode.schedule << ", " << stages
                                   << " stages, " << mode.replicas << " replicas"
                                   << (mode.repeats ? ", static" : ""));
@@ -189,7 +189,7 @@ Hall make_hall() {
 }
 
 /// What is said if the body reads the mirror in its second step; the loss if nothing is.
-std::string look_into_mirror(int ranks, Way way, bool later, bool static_mode) {
+std::string look_into_mirror(int ranks, UserStep way, bool later, bool static_mode) {
   std::string said;
   Config config;
   config.microbatches = 2;
@@ -225,7 +225,8 @@ std::string look_into_mirror(int ranks, Way way, bool later, bool static_mode) {
 }
 
 TEST(FusedSteps, DoNotLeaveAStaleCopyOfABufferThatIsAParameter) {
-  for (const auto way : {Way::kFusedAdamw, Way::kFusedSgd, Way::kForeach, Way::kData}) {
+  for (const auto way :
+       {UserStep::kFusedAdamw, UserStep::kFusedSgd, UserStep::kForeach, UserStep::kData}) {
     for (const bool later : {false, true}) {
       for (const bool static_mode : {false, true}) {
         SCOPED_TRACE(testing::Message() << name_of(way) << (later ? ", later" : "")
@@ -267,7 +268,7 @@ TEST(FusedSteps, AreRefusedInABody) {
 }
 
 TEST(FusedSteps, AreSavedAndLoaded) {
-  const auto expected = train_plain(Way::kFusedAdamw);
+  const auto expected = train_plain(UserStep::kFusedAdamw);
   on_ranks(2, [&] {
     StateDict weights, state;
     for (const int half : {0, 1}) {
@@ -275,7 +276,8 @@ TEST(FusedSteps, AreSavedAndLoaded) {
       DistributedModel model(net);
       model.set_partition("", 0);
       model.set_partition("b", (1 + half) % 2);
-      DistributedOptimizer optimizer(model, UserOptimizer(model.parameters(), Way::kFusedAdamw));
+      DistributedOptimizer optimizer(model,
+                                     UserOptimizer(model.parameters(), UserStep::kFusedAdamw));
       if (half == 1) {
         model.load_state_dict(weights);
         load_optimizer_state_dict(model, optimizer, state);

@@ -14,10 +14,10 @@ namespace smp::user_steps {
 using at::Tensor;
 using Parameters = std::vector<Tensor>;
 
-enum class Way { kFusedAdamw, kFusedSgd, kForeach, kData, kSetData };
-inline constexpr std::array kWays{Way::kFusedAdamw, Way::kFusedSgd, Way::kForeach, Way::kData,
-                                  Way::kSetData};
-inline const char* name_of(Way way) {
+enum class UserStep { kFusedAdamw, kFusedSgd, kForeach, kData, kSetData };
+inline constexpr std::array kWays{UserStep::kFusedAdamw, UserStep::kFusedSgd, UserStep::kForeach,
+                                  UserStep::kData, UserStep::kSetData};
+inline const char* name_of(UserStep way) {
   constexpr std::array kNames{"_fused_adamw_", "_fused_sgd_", "_foreach_add_", "data()",
                               "set_data()"};
   return kNames[static_cast<std::size_t>(way)];
@@ -26,9 +26,9 @@ inline const char* name_of(Way way) {
 /// An optimizer of a program's own. It keeps what AdamW keeps.
 class UserOptimizer : public torch::optim::AdamW {
  public:
-  UserOptimizer(const Parameters& parameters, Way way, double lr = 0.05)
+  UserOptimizer(const Parameters& parameters, UserStep way, double lr = 0.05)
       : AdamW(parameters, torch::optim::AdamWOptions(lr).weight_decay(0.1)), way_(way) {}
-  UserOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Way way)
+  UserOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, UserStep way)
       : AdamW(groups, torch::optim::AdamWOptions(0.05)), way_(way) {}
 
   Tensor step(LossClosure = nullptr) override {
@@ -51,19 +51,19 @@ class UserOptimizer : public torch::optim::AdamW {
             const torch::optim::AdamWOptions& options) {
     const double lr = options.lr();
     switch (way_) {
-      case Way::kFusedAdamw:
+      case UserStep::kFusedAdamw:
         return fused_adamw(stepped, gradients, options);
-      case Way::kFusedSgd: {
+      case UserStep::kFusedSgd: {
         Parameters momenta;
         for (const auto& gradient : gradients) momenta.push_back(at::zeros_like(gradient));
         return at::_fused_sgd_(stepped, gradients, momenta, 0, 0.5, lr, 0, false, false, true);
       }
-      case Way::kForeach:
+      case UserStep::kForeach:
         return at::_foreach_add_(stepped, gradients, -lr);
-      case Way::kData:
+      case UserStep::kData:
         for (const auto& parameter : stepped) parameter.data().sub_(parameter.grad(), lr);
         return;
-      case Way::kSetData:
+      case UserStep::kSetData:
         for (const auto& parameter : stepped) {
           parameter.set_data(parameter.detach() - lr * parameter.grad());
         }
@@ -92,7 +92,7 @@ class UserOptimizer : public torch::optim::AdamW {
                       options.weight_decay(), options.eps(), false, false);
   }
 
-  Way way_;
+  UserStep way_;
 };
 
 }  // namespace smp::user_steps

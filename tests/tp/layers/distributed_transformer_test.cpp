@@ -394,7 +394,7 @@ TEST(DistributedTransformerLayers, RefuseWhatDoesNotFit) {
     options = attention_options();
     options.optimize = "quick";
     EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedAttentionLayer layer(options); }),
-                HasSubstr("optimize is \"quick\"; expected \"speed\" or \"memory\""));
+                HasSubstr("optimize is \"quick\"; expected \"speed\", \"memory\" or \"sequence\""));
     EXPECT_THAT(refusal<UsageError>([&] {
                   nn::DistributedTransformerLayer layer(layer_options(false, "speed"),
                                                         output_options("memory"));

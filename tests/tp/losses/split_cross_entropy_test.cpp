@@ -215,7 +215,7 @@ TEST(SplitCrossEntropy, RefusesWhatDoesNotBelongTogether) {
       return refusal<UsageError>([&] { split_cross_entropy_for_tp(logits, labels, ignored); });
     };
     EXPECT_THAT(refused(at::zeros({3}, at::kLong)),
-                AllOf(HasSubstr("logits are [4, 3] and labels [3]"), HasSubstr("[T*B, ..]")));
+                AllOf(HasSubstr("rows are [4] and labels [3]"), HasSubstr("[T*B, ..]")));
     EXPECT_THAT(refused(at::zeros({4})), HasSubstr("labels of type"));
     EXPECT_THAT(refused(at::zeros({4}, at::kInt)),
                 HasSubstr("labels of type Int; expected torch::kLong or torch::kByte"));
