@@ -76,7 +76,8 @@ class SMP_API RunLog {
   /// @throws UsageError  after finish().
   void append(const std::vector<std::pair<std::string, double>>& numbers);
 
-  /// Collects the last step's trace and draws the pictures. All ranks call it, outside of steps.
+  /// Collects the trace of the last step (the last with gradients, if evaluations came after it)
+  /// and draws the pictures. All ranks call it, outside of steps.
   /// @return  the paths of the pictures, on rank 0.
   std::vector<std::string> finish();
 

@@ -484,7 +484,8 @@ void RunLog::append(const std::vector<std::pair<std::string, double>>& numbers) 
 std::vector<std::string> RunLog::finish() {
   const PublicCall call("smp::RunLog::finish");
   const base::Writing writing;
-  auto timeline = gather_traces(state_->rank, state_->session.last_trace(), clock_of(state_->rank));
+  auto timeline =
+      gather_traces(state_->rank, state_->session.pictured_trace(), clock_of(state_->rank));
   timeline.module_paths = state_->module_paths();
   state_->write_traffic();
   state_->write_memory();

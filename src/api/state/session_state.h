@@ -2,6 +2,7 @@
 // and what happened so far.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -66,8 +67,18 @@ class SessionState {
   const std::vector<schedule::SplitStep>& splits() const noexcept { return splits_; }
   /// Adds how a step did. @return  false: one like it is there already
   bool add_split(schedule::SplitStep step);
-  /// The last step as this rank saw it.
-  schedule::StepTrace& last_trace() noexcept { return last_trace_; }
+  /// Takes the last step as this rank saw it.
+  void take_trace(schedule::StepTrace trace, bool has_gradients) {
+    traces_.at(has_gradients ? 1 : 0) = std::move(trace);
+    last_has_gradients_ = has_gradients;
+    any_has_gradients_ |= has_gradients;
+  }
+  const schedule::StepTrace& last_trace() const { return traces_.at(last_has_gradients_ ? 1 : 0); }
+  /// What pictures of a run show: the last step with gradients, even if evaluations came after it;
+  /// the last of all if none has any.
+  const schedule::StepTrace& pictured_trace() const {
+    return traces_.at(any_has_gradients_ ? 1 : 0);
+  }
   /// Of jobs that this one goes on for; fewer than none if it counts from less than it has run.
   std::int64_t earlier_steps() const noexcept { return earlier_steps_; }
   void set_earlier_steps(std::int64_t count) noexcept { earlier_steps_ = count; }
@@ -91,7 +102,8 @@ class SessionState {
   StepLooks step_looks_;
   std::vector<schedule::SplitStep> splits_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  schedule::StepTrace last_trace_;
+  std::array<schedule::StepTrace, 2> traces_;  // without gradients, and with them
+  bool last_has_gradients_ = false, any_has_gradients_ = false;
 };
 
 }  // namespace smp

@@ -238,7 +238,7 @@ class StepRun {
     const EndOfMeetings end{rank_};
     const CastsOfStep casts;
     const WritesOfStep writes(session_, modes_.grad, task_);
-    state_.last_trace() = rank_.server().run_step(task_);
+    state_.take_trace(rank_.server().run_step(task_), modes_.grad);
     if (rank_.is_first_stage()) state_.step_kinds().add(kind_);
     if (inputs_) inputs_->run_outside_graph();
   }

@@ -9,6 +9,7 @@
 #include <torch/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -101,6 +102,10 @@ class RunLogOfTwoRanks : public testing::Test {
             if (sleeps_) optimizer.step();
             if (sleeps_) std::this_thread::sleep_for(2 * kNap);
           }
+          if (evaluates_) {
+            const torch::NoGradGuard no_grad;
+            smp::step([&](at::Tensor x) { return model(x).sum(); })(torch::ones({4, 4}));
+          }
           after(log);
         },
         config);
@@ -110,7 +115,8 @@ class RunLogOfTwoRanks : public testing::Test {
 
   std::int64_t lines_before_ = 0;
   std::string continues_;
-  bool sleeps_ = false;  // between steps, in the optimizer and outside of it
+  bool sleeps_ = false;     // between steps, in the optimizer and outside of it
+  bool evaluates_ = false;  // after the last step
   const std::string parent_ = base::concat(testing::TempDir(), "smp_run_log_", ::getpid());
   std::map<int, std::string> folders_;
   std::map<int, StepTiming> timings_;
@@ -235,6 +241,18 @@ TEST_F(RunLogOfTwoRanks, TellsTheTimeBetweenStepsFromThatOfTheStep) {
   EXPECT_FALSE(report::elements(read("timeline.svg"), "rect", "optimizer").empty());
 }
 
+TEST_F(RunLogOfTwoRanks, DrawsTheLastStepWithGradientsThoughAnEvaluationFollows) {
+  evaluates_ = true;
+  train(3, [](RunLog& log) { log.finish(); });
+  const auto trace = report::trace_from_json(read("trace.json"), "trace.json");
+  ASSERT_EQ(trace.ranks.size(), 2U);
+  for (const auto& rank : trace.ranks) {
+    EXPECT_TRUE(std::any_of(rank.spans.begin(), rank.spans.end(), [](const auto& span) {
+      return span.phase == schedule::Phase::kBackward;
+    }));
+  }
+}
+
 TEST_F(RunLogOfTwoRanks, CountsWhatTravelsBetweenRanks) {
   train(3, [](RunLog& log) { log.finish(); });
   const auto traffic = report::traffic_from_json(read("traffic.json"), "traffic.json");
@@ -244,11 +262,11 @@ TEST_F(RunLogOfTwoRanks, CountsWhatTravelsBetweenRanks) {
     EXPECT_EQ(traffic.bytes[rank][rank], 0);
     EXPECT_EQ(traffic.messages[rank][rank], 0);
   }
-  // The first layer is on rank 1: 4 rows of 4 floats there, 4 back, their gradients there, but none
-  // of the data's; and the two losses.
-  EXPECT_EQ(PartitionPlan::read(folders_[0] + "/plan.json").stage_of("0"), 1);
-  EXPECT_EQ(traffic.bytes[0][1], 3 * (64 + 64 + 8));
-  EXPECT_EQ(traffic.bytes[1][0], 3 * 64);
+  // The second layer is on rank 1: 4 rows of 4 floats there and their gradients back, 4 of one
+  // float back and their gradients there; and the two losses.
+  EXPECT_EQ(PartitionPlan::read(folders_[0] + "/plan.json").stage_of("0"), 0);
+  EXPECT_EQ(traffic.bytes[0][1], 3 * (64 + 16 + 8));
+  EXPECT_EQ(traffic.bytes[1][0], 3 * (64 + 16));
   // Each of two microbatches asks forward and backward.
   EXPECT_GE(traffic.messages[0][1], 3 * 4);
   EXPECT_GE(traffic.messages[1][0], 3 * 4);
