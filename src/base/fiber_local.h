@@ -11,7 +11,7 @@
 namespace smp::base {
 
 /// The pointers of one fiber, or of a thread without fibers.
-using FiberSlots = std::array<void*, 10>;
+using FiberSlots = std::array<void*, 16>;
 
 /// The place of the running code's pointers. Only the fiber layer assigns to it.
 FiberSlots*& current_fiber_slots() noexcept;
