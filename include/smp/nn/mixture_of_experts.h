@@ -48,7 +48,7 @@ struct MixtureOfExpertsOptions {
 ///
 /// Experts are routed modules of their own: a plan may put them on other stages, and a call sends
 /// there the tokens that chose them. Router, choice and sum are where the module is.
-/// Parameters: gate.weight [E, W]; experts.<e>.{gate,up,down}_proj; shared_expert.
+/// Parameters: gate.weight [E, W]; experts.N.{gate,up,down}_proj; shared_expert.
 class SMP_API MixtureOfExpertsImpl : public torch::nn::Module {
  public:
   /// @throws UsageError  k is not in [1, E], or a width is not positive.

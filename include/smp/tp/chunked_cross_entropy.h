@@ -31,6 +31,7 @@ struct ChunkedCrossEntropyOptions {
 /// @param hidden  [N, .., H] of the samples of all ranks
 /// @param table   this rank's classes, [c, H]; rows beyond V pad, and get no gradient
 /// @param labels  of all those rows, the same on all ranks: [N, ..] int64 or uint8 in [0, V)
+/// @param options  which labels count, how many classes there are, how much is made at once
 /// @return [B, ..], of the type of the products
 /// @throws UsageError  shapes do not belong together, a label is none of the V classes,
 ///                     `most_scores` is not positive; and as the primitives (smp/tp/primitives.h).

@@ -38,6 +38,7 @@ class SMP_API DistributedDecoderLayerImpl : public torch::nn::Module {
  public:
   /// Makes this rank's slices of a new layer, which starts from the values of nn::DecoderLayer
   /// after the same torch::manual_seed.
+  /// @param options   of the whole layer
   /// @param optimize  "speed", "memory" or "sequence"; empty: as the setting
   /// @throws UsageError  as nn::DecoderLayer and the parts; no session runs.
   explicit DistributedDecoderLayerImpl(const DecoderLayerOptions& options,

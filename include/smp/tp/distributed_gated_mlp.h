@@ -40,6 +40,7 @@ class SMP_API DistributedGatedMlpImpl : public DistributedModule {
  public:
   /// Makes this rank's slices of a new network, which starts from the values of nn::GatedMlp after
   /// the same torch::manual_seed.
+  /// @param options   of the whole network
   /// @param optimize  "speed", "memory" or "sequence"; empty: as the setting
   /// @throws UsageError  a width is not positive, "memory" cannot divide the width by T, or no
   ///                     session runs.

@@ -51,6 +51,7 @@ class SMP_API DistributedGroupedQueryAttentionImpl : public DistributedModule {
  public:
   /// Makes this rank's slices of a new layer, which starts from the values of
   /// nn::GroupedQueryAttention after the same torch::manual_seed.
+  /// @param options   of the whole layer
   /// @param optimize  "speed", "memory" or "sequence"; empty: as the setting
   /// @throws UsageError  as nn::GroupedQueryAttention; "memory" cannot divide the width by T, or no
   ///                     session runs.
@@ -71,6 +72,7 @@ class SMP_API DistributedGroupedQueryAttentionImpl : public DistributedModule {
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& positions = {},
                      const at::Tensor& tokens = {});
   /// Does the same between layers of layout "memory": [T·B, S, W/T] -> [T·B, S, W/T].
+  /// @param slices  of the hidden states of all ranks
   /// @param positions, tokens  of the samples of all ranks
   /// @throws UsageError  the layout is "speed", or T is 1.
   at::Tensor forward_slices(const at::Tensor& slices, const at::Tensor& positions = {},
