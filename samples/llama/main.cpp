@@ -22,10 +22,12 @@ namespace {
 /// A model that one process shall compute too must fit into it, with Adam's moments.
 constexpr double kMostCheckedParameters = 3e8;
 
-/// What is computed again, by type of module.
-std::string checkpointed_modules(const std::string& recompute) {
-  if (recompute == "attention") return "GroupedQueryAttention";
-  return recompute == "layers" ? "DecoderLayer" : "";
+/// What is computed again, by type of module. A layer that is spread over ranks has its attention
+/// inside, and is computed again as a whole.
+std::string checkpointed_modules(const Options& options) {
+  if (options.recompute == "none") return "";
+  const bool attention_only = options.recompute == "attention" && options.layout.tp == 1;
+  return attention_only ? "GroupedQueryAttention" : "DecoderLayer";
 }
 
 smp::Config library_settings(const Options& options) {
@@ -35,7 +37,7 @@ smp::Config library_settings(const Options& options) {
   settings.prescaled_batch = options.layout.tp > 1;
   settings.seed = options.recipe.seed;
   settings.stochastic_rounding = options.recipe.dtype == torch::kBFloat16;
-  settings.checkpoint_modules = checkpointed_modules(options.recompute);
+  settings.checkpoint_modules = checkpointed_modules(options);
   return settings;
 }
 
