@@ -4,12 +4,14 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "base/check.h"
+#include "tp/group/tensor_parallel.h"
 #include "tp/losses/class_parts.h"
 
 namespace smp {
@@ -39,23 +41,30 @@ struct PartsOfProducts : torch::autograd::Function<PartsOfProducts> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
+    SMP_REQUIRE_AS(UnsupportedError, !at::GradMode::is_enabled(), "rank ",
+                   tp::TensorParallel::current().rank(), " of its TP_GROUP: ", kChunked,
+                   ": create_graph, but scores that are made again have no second derivatives; "
+                   "call split_cross_entropy_for_tp(at::linear(hidden, table), labels) instead");
     const auto saved = context->get_saved_variables();
     const auto &rows = saved[0], &table = saved[1];
     const auto at_once = context->saved_data["rows_at_once"].toInt();
     const auto real = table.narrow(0, 0, context->saved_data["real"].toInt());
-    const auto of_rows = at::empty_like(rows);
-    auto of_table = at::zeros(table.sizes(), table.options().dtype(gradients[0].scalar_type()));
-    const auto of_real = of_table.narrow(0, 0, real.size(0));
+    const bool for_rows = context->needs_input_grad(0), for_table = context->needs_input_grad(1);
+    const auto of_rows = for_rows ? at::empty_like(rows) : at::Tensor();
+    const auto of_table =
+        for_table ? at::zeros(table.sizes(), table.options().dtype(gradients[0].scalar_type()))
+                  : at::Tensor();
+    const auto of_real = for_table ? of_table.narrow(0, 0, real.size(0)) : at::Tensor();
     for (std::int64_t first = 0; first < rows.size(0); first += at_once) {
       const auto count = std::min(at_once, rows.size(0) - first);
       const auto part = [&](const at::Tensor& tensor) { return tensor.narrow(0, first, count); };
       const auto given = of_scores(at::linear(part(rows), real), part(saved[2]), part(saved[3]),
                                    part(gradients[0]));
       const auto in_type = given.to(rows.scalar_type());
-      part(of_rows).copy_(in_type.matmul(real));
-      of_real.add_(in_type.t().matmul(part(rows)));
+      if (for_rows) part(of_rows).copy_(in_type.matmul(real));
+      if (for_table) of_real.add_(in_type.t().matmul(part(rows)));
     }
-    return {of_rows, of_table.to(table.scalar_type()), {}, {}, {}};
+    return {of_rows, for_table ? of_table.to(table.scalar_type()) : at::Tensor(), {}, {}, {}};
   }
 
   /// Returns the gradient of scores [n, c]: their softmax over the own classes, and the label's.

@@ -156,5 +156,24 @@ TEST(ChunkedCrossEntropy, RefusesWhatDoesNotFit) {
   });
 }
 
+/// Scores that are made again have no second derivatives, and no gradient is made for a frozen
+/// table.
+TEST(ChunkedCrossEntropy, RefusesGradientsWithAGraphAndLeavesAFrozenTable) {
+  d2d::SimulatedJob job(1, 4);
+  on_group(job, 1, [](int) {
+    const auto rows = numbers(1, {2, kWidth})[0].requires_grad_();
+    const auto table = numbers(2, {4, kWidth})[1];
+    const auto loss = chunked_cross_entropy_for_tp(rows, table, at::zeros({2}, at::kLong)).sum();
+    EXPECT_THAT(refusal<UnsupportedError>(
+                    [&] { (void)torch::autograd::grad({loss}, {rows}, {}, true, true); }),
+                HasSubstr("create_graph"));
+    const auto whole = torch::nn::functional::cross_entropy(
+        at::linear(rows, table), at::zeros({2}, at::kLong),
+        torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
+    EXPECT_TRUE(at::allclose(torch::autograd::grad({loss}, {rows})[0],
+                             torch::autograd::grad({whole}, {rows})[0], 1e-12, 1e-12));
+  });
+}
+
 }  // namespace chunked_cross_entropy_test
 }  // namespace smp::tp
