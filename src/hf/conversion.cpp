@@ -19,9 +19,11 @@ void add_losses(const at::Tensor& before, const at::Tensor& after, const std::st
   if (overflown.any().item<bool>()) {
     const auto value = was.masked_select(overflown)[0].item<double>();
     throw UsageError(base::concat("hf::save: ", after.scalar_type(), " cannot hold ", value,
-                                  " of \"", name,
-                                  "\", which would become infinite; choose BFloat16, which "
-                                  "has the range of Float, or keep the dtype"));
+                                  " of \"", name, "\", which would become infinite; ",
+                                  after.scalar_type() == at::kHalf
+                                      ? "choose BFloat16, which has the range of Float, or "
+                                      : "",
+                                  "keep the dtype"));
   }
   const auto changed = is.ne(was).logical_and(was.isnan().logical_not());
   const auto count = changed.sum().item<std::int64_t>();

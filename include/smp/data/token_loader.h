@@ -55,8 +55,8 @@ struct TokenLoaderOptions {
   /// What happens to the tokens at the very end that do not fill a batch of every replica: true
   /// leaves them out; false fills it up with ends of documents, whose targets are kIgnoredTarget.
   bool drop_last = false;
-  /// Number of this replica, and of replicas: smp::dp_rank() and smp::dp_size(). Ranks of one
-  /// replica (stages, tensor-parallel ranks) read the same.
+  /// Number of this replica, and of replicas: index and count of smp::data_shard(). Ranks of one
+  /// replica (stages, and with `prescaled_batch` those of a TP_GROUP) read the same.
   int replica = 0;
   int replicas = 1;
   /// A token that goes before every document, such as Llama's `<s>`.
@@ -94,7 +94,8 @@ struct TokenLoaderCounters {
 ///
 ///     smp::data::TokenLoaderOptions options;
 ///     options.tokenizer = smp::data::bytes_tokenizer();
-///     options.replica = smp::dp_rank(), options.replicas = smp::dp_size();
+///     options.replica = smp::data_shard().index;
+///     options.replicas = smp::data_shard().count;
 ///     smp::data::TokenLoader loader(smp::data::open_documents({"corpus.jsonl"}), options);
 ///     while (auto batch = loader.next()) loss = train(batch->tokens, batch->targets);
 ///

@@ -11,10 +11,12 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/signals_blocked.h"
 
 namespace smp::data {
@@ -32,16 +34,20 @@ class Ahead {
 
   Ahead(int threads, int most, Make make) : most_(most), make_(std::move(make)) {
     const base::SignalsBlocked blocked;
-    for (int i = 0; i < threads; ++i) {
-      threads_.emplace_back([this] { work(); });
-      ::pthread_setname_np(threads_.back().native_handle(), "smp data");
+    try {
+      for (int i = 0; i < threads; ++i) {
+        threads_.emplace_back([this] { work(); });
+        ::pthread_setname_np(threads_.back().native_handle(), "smp data");
+      }
+    } catch (const std::system_error& error) {
+      end();
+      throw ResourceError(base::concat("only ", threads_.size(), " of ", threads,
+                                       " threads of a loader could be started: ", error.what(),
+                                       "; set fewer"));
     }
   }
   /// Waits for what is being made.
-  ~Ahead() {
-    stop();
-    for (auto& thread : threads_) thread.join();
-  }
+  ~Ahead() { end(); }
   Ahead(const Ahead&) = delete;
   Ahead& operator=(const Ahead&) = delete;
 
@@ -86,6 +92,10 @@ class Ahead {
   }
 
  private:
+  void end() {
+    stop();
+    for (auto& thread : threads_) thread.join();
+  }
   struct Result {
     std::optional<T> thing;
     std::exception_ptr error;
