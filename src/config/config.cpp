@@ -84,7 +84,8 @@ class ConfigResolver {
     }
   }
 
-  /// An older key that is true stands for a value of another; false takes that back.
+  /// An older key that is true stands for a value of another; false takes back what a weaker source
+  /// says.
   void take_switch(Setting setting, const ConfigSwitch& switched) {
     const Json on = typed(setting, KeyType::kBoolean);
     if (!on.is_boolean() && on != 0 && on != 1) {
@@ -93,8 +94,9 @@ class ConfigResolver {
     const auto before = winners_.find(switched.key);
     const bool is_on = on == true || on == 1;
     if (!is_on) {
-      if (before != winners_.end() && before->second.value == switched.value)
-        winners_.erase(before);
+      const bool overrules = before != winners_.end() && before->second.value == switched.value &&
+                             before->second.source != setting.source;
+      if (overrules) winners_.erase(before);
       return;
     }
     Setting meant{switched.key, switched.value, false, setting.source,

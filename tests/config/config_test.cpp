@@ -368,6 +368,9 @@ TEST(Config, OlderKeysOfPrecisionsMeanTheNewOne) {
   EXPECT_EQ(precision_of(R"({"fp16_params": true})"), "fp16");
   EXPECT_EQ(precision_of(R"({"bf16": true, "fp16": false})"), "bf16");
   EXPECT_EQ(precision_of(R"({"bf16": false})"), "");
+  EXPECT_EQ(precision_of(R"({"fp16": true, "fp16_params": false})"), "fp16");
+  EXPECT_EQ(precision_of(R"({"fp16_params": false, "fp16": true})"), "fp16");
+  EXPECT_EQ(precision_of(R"({"precision": "bf16", "bf16": false})"), "bf16");
   EXPECT_EQ(precision_of(R"({"fp16": true, "fp16_params": true})"), "fp16");
   EXPECT_THAT(refusal_of(with_launcher(R"({"fp16": true, "bf16": true})")),
               HasSubstr("contradicts"));
