@@ -26,7 +26,8 @@ class [[nodiscard]] PostStepHook {
 
 /// Calls `hook` on this rank after each step that ends well, training or not, before the call of
 /// the step returns: models are placed, gradients are in `.grad`, and collectives may be called if
-/// every rank has the hook. Hooks run in the order of registration. What one throws leaves the call
+/// every rank has the hook. Hooks run in the order of registration; steps that a hook
+/// calls run none. What one throws leaves the call
 /// of the step, and later hooks do not run. (What shall run once, when a model is placed:
 /// DistributedModelBase::on_placed().)
 ///

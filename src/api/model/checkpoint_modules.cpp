@@ -94,9 +94,10 @@ std::vector<int> recomputable_modules(const ModelDescription& model,
 
 void warn_of_offload(const Rank& rank) {
   if (!rank.config().offload_activations) return;
-  SMP_REQUIRE_AS(UnsupportedError, rank.config().device == "cpu",
-                 "offload_activations: of tensors on ", rank.config().device,
-                 "; this has not been built yet");
+  SMP_REQUIRE_AS(UnsupportedError, rank.config().device == "cpu", "rank ", rank.topology().rank(),
+                 ": offload_activations of tensors on ", rank.config().device,
+                 " has not been built yet; leave it out, and take checkpoint_modules or "
+                 "activation_checkpointing = auto");
   static bool said = false;
   if (rank.topology().rank() != 0 || std::exchange(said, true)) return;
   base::log(base::LogLevel::kWarning,

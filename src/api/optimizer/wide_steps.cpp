@@ -118,6 +118,7 @@ bool WideSteps::wanted(const Config& config, const Optimizer& optimizer) {
 }
 
 bool WideSteps::is_wide(const at::Tensor& parameter) const {
+  if (!wanted(session_.rank.config())) return false;
   const auto type = parameter.scalar_type();
   const bool half = session_.rank.config().master_weights && type == at::kHalf;
   return (type == at::kBFloat16 || half) && parameter.grad().defined();

@@ -336,11 +336,12 @@ class GroupCall {
       return;
     }
     microbatch_ = own_.engine().current_microbatch();
-    SMP_REQUIRE(microbatch_ >= 0 && of_one_stage(), what,
+    SMP_REQUIRE(microbatch_ >= 0 && of_one_stage(), "rank ", own_.topology().rank(), ": ", what,
                 " was called inside a step; call it outside, on every rank of the group. In the "
                 "body of a step, and in modules, ranks of one stage may call it: those of "
                 "smp::Group::kDp, kRdp and kTp, all of them in the same microbatch");
-    SMP_REQUIRE(!server::inside_node(), what, ": inside a node of autograd nothing may wait");
+    SMP_REQUIRE(!server::inside_node(), "rank ", own_.topology().rank(), ": ", what,
+                ": inside a node of autograd nothing may wait; call it in forward");
   }
 
   const Rank& rank() const noexcept { return own_; }
@@ -385,12 +386,13 @@ void barrier(Group which) {
 Packet detail::broadcast(Packet own, int root, Group which) {
   const GroupCall call("smp::broadcast", which);
   const auto ranks = call.rank().topology().group(which);
-  SMP_REQUIRE(std::find(ranks.begin(), ranks.end(), root) != ranks.end(), "smp::broadcast: rank ",
-              root, " is not in the group");
-  SMP_REQUIRE(!call.alone() || root == rank(), "smp::broadcast from rank ", root,
-              ", but only rank ", rank(),
-              " runs while the job is planned; skip it if smp::is_planning() or "
-              "smp::is_tracing()");
+  SMP_REQUIRE(std::find(ranks.begin(), ranks.end(), root) != ranks.end(), "rank ", rank(),
+              ": smp::broadcast: rank ", root, " is not in the group; name one of smp::group(...)");
+  SMP_REQUIRE(
+      !call.alone() || root == rank(), "smp::broadcast from rank ", root, ", but only rank ",
+      rank(),
+      " runs while code is tried out or the job is planned; skip it if smp::is_planning() or "
+      "smp::is_tracing()");
   auto packet = std::move(own);
   if (!call.alone()) {
     packet = to_packet(call.ranks().broadcast(to_payload(std::move(packet)), GlobalRank(root)));

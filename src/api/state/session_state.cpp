@@ -2,6 +2,7 @@
 #include "api/state/session_state.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "api/rank/session_parts.h"
@@ -22,7 +23,11 @@ SessionState* SessionState::find_current() noexcept {
 }
 
 void SessionState::begin_step() { call(before_steps_); }
-void SessionState::end_step() { call(after_steps_); }
+void SessionState::end_step() {
+  if (std::exchange(in_hooks_, true)) return;  // a step of a hook
+  const std::shared_ptr<bool> over(&in_hooks_, [](bool* in) { *in = false; });
+  call(after_steps_);
+}
 
 void SessionState::call(Followers& followers) {
   std::erase_if(followers, [](const auto& follow) { return follow.expired(); });

@@ -104,6 +104,7 @@ class SessionState {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::array<schedule::StepTrace, 2> traces_;  // without gradients, and with them
   bool last_has_gradients_ = false, any_has_gradients_ = false;
+  bool in_hooks_ = false;
 };
 
 }  // namespace smp

@@ -113,7 +113,6 @@ class WritesOfStep {
   ReplicaWrites& writes_;
 };
 
-/// One call of a step on this rank.
 /// The caller's modes, with autocast on the rank's device under precision = "amp".
 server::ExecutionModes modes_of_bodies(const Config& config) {
   auto modes = server::ExecutionModes::capture();
@@ -137,6 +136,7 @@ class CastsOfStep {
   CastsOfStep& operator=(const CastsOfStep&) = delete;
 };
 
+/// One call of a step on this rank.
 class StepRun {
  public:
   StepRun(const SessionParts& session, const StepOptions& options, SeenCuts& seen)
