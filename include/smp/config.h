@@ -102,10 +102,10 @@ struct SMP_API Config {
   /// Choice of what is computed again: "by_hand", what the two keys above and the program say, or
   /// "auto", also what the planner finds that it takes to fit `stage_memory`, and no more.
   std::string activation_checkpointing = "by_hand";
-  /// If true, what checkpointed modules keep leaves the device between forward and backward. On
-  /// CPUs it has no effect, and warns.
+  /// If true, has no effect on CPUs, which warns, and is refused on other devices, where what
+  /// checkpointed modules keep cannot leave them yet (docs/memory.md).
   bool offload_activations = false;
-  /// Number of tasks of a stage before a backward at which what it needs comes back to the device.
+  /// Number of tasks that goes with `offload_activations`; accepted, without effect.
   int activation_loading_horizon = 4;
   /// A plan to use instead of making one, as written to `plan.json` of a run. Other name of the
   /// key: `partition_file`.

@@ -178,6 +178,8 @@ std::optional<double> Trainer::held_out_loss() {
   return sum_over_replicas(sums[0].item<double>()) / sum_over_replicas(sums[1].item<double>());
 }
 
+/// Layers that are spread over ranks have no decode(), which smp::generate wants: each token is
+/// scored with all before it.
 std::string Trainer::continue_text(const std::string& prompt, std::int64_t tokens) {
   const torch::NoGradGuard no_grad;
   const auto count = smp::step_count();

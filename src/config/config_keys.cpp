@@ -173,11 +173,10 @@ std::vector<ConfigKey> plan_keys() {
               "stage_memory, with fewer microbatches in flight if that is better "
               "(docs/memory.md)"),
       SMP_KEY(offload_activations, any_boolean(),
-              "what checkpointed modules keep leaves the device between forward and backward; on "
-              "CPUs it has no effect (docs/memory.md)"),
+              "accepted on CPUs, where it has no effect; refused on other devices, where what "
+              "checkpointed modules keep cannot leave them yet (docs/memory.md)"),
       SMP_KEY(activation_loading_horizon, between(0, 1'000'000),
-              "with offload_activations: tasks of a stage before a backward at which it comes "
-              "back"),
+              "accepted, without effect: goes with offload_activations"),
       SMP_KEY(plan_file, any_text("a path"),
               "a plan to use instead of making one, as in the plan.json of a run",
               {.alias = "partition_file"}),

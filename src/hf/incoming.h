@@ -21,8 +21,8 @@ namespace smp::hf {
 class Incoming {
  public:
   /// @param own_names  those of the model
-  /// @throws UsageError        a tensor cannot be divided as the rules want, or differs from the
-  ///                           one that it is tied to in the model.
+  /// @throws UsageError        a tensor cannot be divided as the rules want. (Ties are compared by
+  ///                           require_ties().)
   /// @throws UnsupportedError  one that is needed cannot be read.
   Incoming(std::shared_ptr<const PublishedFiles> files, const NameMap& names,
            const std::vector<std::string>& own_names);

@@ -17,7 +17,8 @@ namespace smp::hf {
 
 /// Writes model.safetensors, or shards and model.safetensors.index.json.
 ///
-/// Whoever reads the folder meanwhile finds the old model or the new one, never a mixture: shards
+/// Whoever reads the folder meanwhile finds the tensors of the old model or of the new one, never
+/// a mixture (config.json is replaced just before them): shards
 /// that would replace old ones have other names until the index names them, and what is old is
 /// removed at last. Threads: one at a time.
 class ModelFolder {

@@ -87,6 +87,9 @@ StateDict LrSchedule::state_dict() const {
 }
 
 void LrSchedule::load_state_dict(const StateDict& dict) {
+  SMP_REQUIRE(dict.at("last_epoch").numel() == 1,
+              "LrSchedule::load_state_dict: \"last_epoch\" is one number, not ",
+              dict.at("last_epoch").sizes());
   const auto steps = dict.at("last_epoch").item<std::int64_t>();
   const auto peaks = dict.at("base_lrs").to(at::kCPU, at::kDouble).contiguous();
   SMP_REQUIRE(steps >= 0, "LrSchedule::load_state_dict: there is no step ", steps);

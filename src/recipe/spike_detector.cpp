@@ -73,6 +73,9 @@ StateDict SpikeDetector::state_dict() const {
 
 void SpikeDetector::load_state_dict(const StateDict& dict) {
   const auto values = dict.at("values").to(at::kCPU, at::kDouble).contiguous();
+  SMP_REQUIRE(dict.at("running").numel() == 1,
+              "SpikeDetector::load_state_dict: \"running\" is one number, not ",
+              dict.at("running").sizes());
   const auto running = dict.at("running").item<std::int64_t>();
   const auto ended = dict.at("ended").to(at::kCPU, at::kLong).contiguous();
   SMP_REQUIRE(

@@ -300,6 +300,14 @@ TEST(PostStepHook, RunsAfterEveryStepThatEndsWell) {
         EXPECT_THAT(refusal<std::runtime_error>([&] { train(batch(0)); }),
                     HasSubstr("of the hook"));
         EXPECT_EQ(called, "abb") << "a hook ends with its object";
+        second = register_post_step_hook([&] {
+          called += 'e';
+          const at::NoGradGuard no_grad;
+          step([&](const at::Tensor& x) { return model(x).sum(); })(batch(0));
+        });
+        train(batch(0));
+        train(batch(0));
+        EXPECT_EQ(called, "abbee") << "steps of a hook run none";
       },
       by_hand());
 }

@@ -143,6 +143,13 @@ TEST_F(SavedFiles, OfAnotherLayoutOrTypeAreRefused) {
       [&] {
         EXPECT_THAT(refusal<UsageError>([&] { load<double>(path("part")); }),
                     HasSubstr("holds a int, and no double"));
+        auto damaged = load(path("part"));
+        for (const char* count : {"", "many"}) {
+          damaged.metadata["smp.tensors"] = count;
+          save(damaged, path("damaged"));
+          EXPECT_THAT(refusal<UsageError>([&] { load<int>(path("damaged")); }),
+                      HasSubstr("damaged: it does not say how many tensors"));
+        }
         save(StateDict{{"w", torch::ones({2})}}, path("dict"));
         EXPECT_THAT(refusal<UsageError>([&] { load<int>(path("dict")); }),
                     HasSubstr("tensors by name, and no int"));

@@ -33,7 +33,7 @@ enum class Format {
 /// What open_documents() must know of files.
 struct DocumentOptions {
   Format format = Format::kByName;
-  /// The member of each line's object (kJsonLines), or the column (kArrow), that holds the text.
+  /// The member of each line's object (kJsonLines) that holds the text.
   std::string field = "text";
 };
 
@@ -61,7 +61,7 @@ class SMP_API Documents {
 /// @throws UsageError        none is given, one cannot be read, is empty of documents, or is no
 /// file
 ///                           of its format: names it, and where in it
-/// @throws UnsupportedError  kArrow in a build without Arrow
+/// @throws UnsupportedError  kArrow: such files are recognised, not read; it says what to do
 SMP_API Documents open_documents(const std::vector<std::string>& files,
                                  const DocumentOptions& options = {});
 

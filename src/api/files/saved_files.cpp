@@ -6,6 +6,7 @@
 #include <c10/util/Type.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <vector>
@@ -123,7 +124,13 @@ Packet detail::from_dict(const StateDict& dict, const std::type_info& type,
   Packet value;
   const auto bytes = dict.at(kBytes).contiguous();
   value.bytes.assign(static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes());
-  const auto count = std::stoul(dict.metadata.at(kCount));
+  const auto number = dict.metadata.find(kCount);
+  std::size_t count = 0;
+  const bool counted =
+      number != dict.metadata.end() &&
+      std::from_chars(number->second.data(), number->second.data() + number->second.size(), count)
+              .ec == std::errc();
+  SMP_REQUIRE(counted, path, ": damaged: it does not say how many tensors it has; save it again");
   for (std::size_t i = 0; i < count; ++i) {
     const auto name = tensor_name(i);
     value.tensors.push_back(dict.contains(name) ? dict.at(name) : at::Tensor());

@@ -31,7 +31,8 @@ class DocumentSource {
   };
   Found find(std::int64_t number) const;
   std::string place(std::int64_t number) const;
-  /// A number that other documents do not have: of the files' sizes and counts, not of their names.
+  /// A number that tells most other documents apart: of the files' sizes and counts in their order,
+  /// not of names or contents.
   std::uint64_t fingerprint() const;
 
  private:

@@ -141,6 +141,38 @@ TEST(FusedUpdate, MastersAreThoseOfFloat32Training) {
   }
 }
 
+/// Nobody asked for masters or for rounding by chance.
+TEST(FusedUpdate, LeavesParametersThatTheProgramMadeOf16BitsToLibTorchUnderAmp) {
+  Config config;
+  config.precision = "amp";
+  config.plan_cache = "off";
+  for (const auto& [name, make] : kinds()) {
+    SCOPED_TRACE(name);
+    run_local(1,
+              [&make = make] {
+                auto net = make_net(), plain = make_net();
+                net->to(at::kBFloat16);
+                plain->to(at::kBFloat16);
+                DistributedModel model(net);
+                model.place();
+                DistributedOptimizer optimizer(model, make(net->parameters()));
+                const auto own = make(plain->parameters());
+                for (int step = 0; step < kSteps; ++step) {
+                  for (const auto& of : {net->parameters(), plain->parameters()}) {
+                    for (auto parameter : of)
+                      parameter.mutable_grad() = gradient_of(parameter, step);
+                  }
+                  optimizer.step();
+                  own->step();
+                }
+                for (std::size_t i = 0; i < plain->parameters().size(); ++i) {
+                  EXPECT_TRUE(torch::equal(net->parameters()[i], plain->parameters()[i])) << i;
+                }
+              },
+              config, {.seed = 1});
+  }
+}
+
 /// Rounded by chance at each of a few steps, a value is near float32's.
 TEST(FusedUpdate, ByChanceStaysNear) {
   for (const auto& [name, make] : kinds()) {
