@@ -149,7 +149,7 @@ class ConfigResolver {
     if (given(key) && value != wanted) {
       problem(named(key), " contradicts ", named("precision"), "; keep one");
     } else if (value != wanted) {
-      implied_[key] = named("precision");
+      implied_[key] = concat(kImpliedOrigin, named("precision"));
     }
     value = wanted;
   }
@@ -349,7 +349,7 @@ class ConfigResolver {
       result_.rows_.push_back({key.name, value,
                                winner != winners_.end()    ? winner->second.origin
                                : implied != implied_.end() ? implied->second
-                                                           : "default"});
+                                                           : kDefaultOrigin});
     }
   }
 

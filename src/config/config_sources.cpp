@@ -42,11 +42,15 @@ void add_code(const Config& code, Settings& settings) {
 }
 
 /// Of a setting, as the config.json of a run has it as well: with the origin of the value. What was
-/// a default there is none of the file's.
+/// a default there, or followed from another setting, is none of the file's.
 const Json& value_of(const Json& entry) {
   static const Json kUnset;
   if (!entry.is_object() || !entry.contains("value") || !entry.contains("origin")) return entry;
-  return json_text(entry.at("origin")) == "\"default\"" ? kUnset : entry.at("value");
+  const Json& origin = entry.at("origin");
+  const bool given =
+      !origin.is_string() ||
+      (origin != kDefaultOrigin && !origin.get<std::string>().starts_with(kImpliedOrigin));
+  return given ? entry.at("value") : kUnset;
 }
 
 void add_json(const std::string& text, const std::string& name, ConfigSource source,

@@ -26,6 +26,10 @@ struct Settings {
   std::vector<std::string> problems;
 };
 
+/// Origins of values that nobody gave: a default, or what another setting stands for.
+inline constexpr const char* kDefaultOrigin = "default";
+inline constexpr const char* kImpliedOrigin = "implied by ";
+
 /// Every setting that `input` holds; an unreadable or malformed source becomes a problem.
 Settings read_sources(const ConfigInput& input);
 

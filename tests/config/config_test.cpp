@@ -124,6 +124,22 @@ TEST_F(ConfigFile, MayBeThatOfARun) {
   EXPECT_EQ(resolve_config(other).values().microbatches, 3);
 }
 
+/// What followed from the run's precision does not bind another one.
+TEST_F(ConfigFile, OfARunGoesOnWithAnotherPrecision) {
+  for (const std::string first : {"bf16", "bf16_sr", "fp16"}) {
+    const auto run = resolve_config(with_flag("precision", first)).to_json();
+    for (const std::string next : {"amp", "bf16", "bf16_sr", "fp16"}) {
+      SCOPED_TRACE(first + " to " + next);
+      auto input = with_file(run);
+      input.flags.emplace_back("precision", next);
+      const auto again = resolve_config(input).values();
+      const auto fresh = resolve_config(with_flag("precision", next)).values();
+      EXPECT_EQ(again.master_weights, fresh.master_weights);
+      EXPECT_EQ(again.stochastic_rounding, fresh.stochastic_rounding);
+    }
+  }
+}
+
 TEST_F(ConfigFile, NamesLineAndColumnOfAnUnknownKey) {
   EXPECT_EQ(
       refusal_of(with_file("{\n  \"microbatches\": 2,\n  \"pipline\": \"simple\"\n}")),
@@ -348,7 +364,7 @@ TEST(Config, APrecisionSaysHowOptimizersStep) {
   const auto bf16 = resolve_config(with_flag("precision", "bf16"));
   EXPECT_TRUE(bf16.values().master_weights);
   EXPECT_FALSE(bf16.values().stochastic_rounding);
-  EXPECT_EQ(bf16.origin("master_weights"), "precision = bf16 (flag --smp.precision)");
+  EXPECT_EQ(bf16.origin("master_weights"), "implied by precision = bf16 (flag --smp.precision)");
   EXPECT_EQ(bf16.origin("stochastic_rounding"), "default");
   EXPECT_TRUE(resolve_config(with_flag("precision", "bf16_sr")).values().stochastic_rounding);
   EXPECT_TRUE(resolve_config(with_flag("precision", "fp16")).values().master_weights);

@@ -9,6 +9,7 @@
 #include "api/files/model_exchange.h"
 #include "api/optimizer/whole_tensors.h"
 #include "api/rank/rank.h"
+#include "api/replicas/replicas.h"
 #include "api/state/session_state.h"
 #include "base/check.h"
 #include "checkpoint/exchange.h"
@@ -19,14 +20,15 @@ namespace {
 using checkpoint::attempt;
 
 /// What the replicas learn of a file that the first one writes. That may save alone; another one
-/// that saves waits for it.
+/// that saves waits for it. Files are numbered by steps with gradients, of which all replicas have
+/// run as many; of evaluations and generated tokens each may have run its own number.
 class WordOfTheFile {
  public:
   /// @param sliced  the model has slices, of which the first replica has all
   WordOfTheFile(Rank& rank, const DistributedModelBase& model, bool sliced)
       : ranks_(rank.groups().training_ranks().lane(kFirstLane + number_of(model))),
         writer_(ranks_.members()[0]),
-        number_(static_cast<std::uint64_t>(rank.server().steps()) << kBitsOfSaves) {
+        number_(static_cast<std::uint64_t>(Replicas::current().shared_steps()) << kBitsOfSaves) {
     if (rank.groups().num_replicas() == 1) return;
     for (const GlobalRank member : ranks_.members()) {
       const auto place = rank.topology().coordinates(member.value());
@@ -51,7 +53,7 @@ class WordOfTheFile {
 
  private:
   static constexpr std::uint64_t kFirstLane = 0x73617665;  // one for each model
-  static constexpr int kBitsOfSaves = 20;                  // files between two steps
+  static constexpr int kBitsOfSaves = 20;                  // files between two of them
   static constexpr const char* kWhat = "the file of the first replica";
 
   static std::uint64_t number_of(const DistributedModelBase& model) {

@@ -88,6 +88,18 @@ bool fits(const PlannedModel& model) {
   return !summary || summary->chosen.fits;
 }
 
+/// Returns what the program marks, and what the plan file says, which has been checked.
+std::vector<int> recomputed_of(const ModelToPlan& model, const partitioning::PlanFile& file) {
+  auto modules = recomputed_modules(*model.description);
+  if (!file.plan) return modules;
+  for (const auto& row : file.plan->rows()) {
+    if (row.recomputed) modules.push_back(tree_of(model).find(row.path));
+  }
+  std::sort(modules.begin(), modules.end());
+  modules.erase(std::unique(modules.begin(), modules.end()), modules.end());
+  return modules;
+}
+
 /// Has what the planner chose beside the placement hold for what is simulated of its plan.
 void take_choices(partitioning::PartitionOptions& options, const PartitionPlan& plan) {
   options.trace.recomputed.clear();
@@ -168,9 +180,11 @@ std::vector<RankPlanner::Job> RankPlanner::jobs() const {
                                               gradient_copies_of(rank_, machine_)));
   }
   std::vector<Job> all;
+  const auto file = config_.plan_file.empty() ? partitioning::PlanFile()
+                                              : partitioning::read_plan_file(config_.plan_file);
   for (std::size_t i = 0; i < models_.size(); ++i) {
-    all.push_back({models_[i], with_part_of_memory(machine_, needs, i), pins_of(models_[i]),
-                   recomputed_of(models_[i])});
+    all.push_back({models_[i], with_part_of_memory(machine_, needs, i), pins_of(models_[i], file),
+                   recomputed_of(models_[i], file)});
   }
   return all;
 }
@@ -313,9 +327,9 @@ partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
 }
 
 /// Returns the pins of the program and of the plan file, which is first checked against the model.
-std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model) const {
-  if (config_.plan_file.empty()) return model.pins;
-  auto file = partitioning::read_plan_file(config_.plan_file);
+/// @param file  empty without one
+std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model,
+                                                    partitioning::PlanFile file) const {
   if (file.plan) {
     partitioning::check_plan(*file.plan, tree_of(model), machine_.stages, config_.plan_file);
     file.pins = partitioning::pins_of(*file.plan, config_.plan_file);
@@ -327,20 +341,6 @@ std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model) co
   auto pins = model.pins;
   pins.insert(pins.end(), file.pins.begin(), file.pins.end());
   return pins;
-}
-
-/// Returns what the program marks, and what the plan file says.
-std::vector<int> RankPlanner::recomputed_of(const ModelToPlan& model) const {
-  auto modules = recomputed_modules(*model.description);
-  if (config_.plan_file.empty()) return modules;
-  const auto file = partitioning::read_plan_file(config_.plan_file);
-  if (!file.plan) return modules;
-  for (const auto& row : file.plan->rows()) {
-    if (row.recomputed) modules.push_back(tree_of(model).find(row.path));
-  }
-  std::sort(modules.begin(), modules.end());
-  modules.erase(std::unique(modules.begin(), modules.end()), modules.end());
-  return modules;
 }
 
 /// Returns the key of a plan in the cache; only with a preview.

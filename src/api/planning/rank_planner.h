@@ -9,6 +9,7 @@
 
 #include "api/planning/planning.h"
 #include "partition/plan/plan_cache.h"
+#include "partition/plan/plan_check.h"
 #include "partition/search/partitioner.h"
 #include "simulate/machine.h"
 #include "smp/config.h"
@@ -52,8 +53,8 @@ class RankPlanner {
                                      const std::vector<simulate::Trace>& traces);
   PlannedModel make(const Job& job, const simulate::Trace& traced);
   partitioning::PartitionOptions options_of(const Job& job, const simulate::Trace& trace) const;
-  std::vector<partitioning::Pin> pins_of(const ModelToPlan& model) const;
-  std::vector<int> recomputed_of(const ModelToPlan& model) const;
+  std::vector<partitioning::Pin> pins_of(const ModelToPlan& model,
+                                         partitioning::PlanFile file) const;
   std::uint64_t key_of(const Job& job) const;
 
   Rank& rank_;

@@ -1,6 +1,7 @@
 // data/tokenizers/sentencepiece_training.cpp: lines of files to a model.
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/check.h"
@@ -15,8 +16,20 @@ namespace smp::data {
 namespace {
 
 constexpr std::int64_t kFewestPieces = 260;
+constexpr std::size_t kMostLineBytes = 1'000'000;  // the trainer leaves longer ones out
 
-/// The lines of several files, one after the other.
+/// Returns how much of `text` is one sentence to the trainer: all of it, or, since it counts words,
+/// what is before the last space that leaves it short enough; without one, whole characters.
+std::size_t sentence_bytes(std::string_view text) {
+  if (text.size() <= kMostLineBytes) return text.size();
+  const auto space = text.rfind(' ', kMostLineBytes);
+  if (space != std::string_view::npos && space > 0) return space;
+  auto end = kMostLineBytes;
+  while (end > 1 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return end;
+}
+
+/// The lines of several files, one after the other, long ones in parts.
 class TrainingLines {
  public:
   explicit TrainingLines(const std::vector<std::string>& paths) {
@@ -26,14 +39,11 @@ class TrainingLines {
     }
   }
   const char* next(std::size_t* length) {
-    while (file_ < indices_.size() && line_ == indices_[file_].size()) {
-      ++file_;
-      line_ = 0;
-    }
-    if (file_ == indices_.size()) return nullptr;
-    const auto line = indices_[file_].line(line_++);
-    *length = line.size();
-    return line.data();
+    if (rest_.empty() && !take_line()) return nullptr;
+    const auto sentence = rest_.substr(0, sentence_bytes(rest_));
+    rest_.remove_prefix(sentence.size());
+    *length = sentence.size();
+    return sentence.data();
   }
   SmpSentencePieceLines lines() {
     return {[](void* from, std::size_t* length) {
@@ -43,10 +53,25 @@ class TrainingLines {
   }
 
  private:
+  /// Returns false after the last line; empty ones teach nothing.
+  bool take_line() {
+    while (file_ < indices_.size()) {
+      if (line_ == indices_[file_].size()) {
+        ++file_;
+        line_ = 0;
+        continue;
+      }
+      rest_ = indices_[file_].line(line_++);
+      if (!rest_.empty()) return true;
+    }
+    return false;
+  }
+
   std::vector<std::unique_ptr<MappedInput>> files_;
   std::vector<LineIndex> indices_;
   std::size_t file_ = 0;
   std::int64_t line_ = 0;
+  std::string_view rest_;  // of the line before that
 };
 
 }  // namespace

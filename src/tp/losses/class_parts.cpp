@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "nn/accumulate_type.h"
 #include "smp/tp/batch_primitives.h"
 #include "tp/group/tensor_parallel.h"
 
@@ -55,18 +56,13 @@ at::Tensor checked_labels(const at::Tensor& labels, at::IntArrayRef rows, const 
   return numbers;
 }
 
-at::ScalarType sum_type(at::ScalarType scores) {
-  return scores == at::kHalf || scores == at::kBFloat16 ? at::kFloat : scores;
-}
-
 at::Tensor parts_of_scores(const at::Tensor& scores, const at::Tensor& own_label,
                            std::int64_t real) {
-  const auto dtype = sum_type(scores.scalar_type());
   if (real == 0) {  // whose sum of exponentials is 0; still part of the graph of the others
-    const auto nothing = scores.narrow(-1, 0, 0).to(dtype).sum(-1, /*keepdim=*/true);
+    const auto nothing = nn::in_accumulate_type(scores.narrow(-1, 0, 0)).sum(-1, /*keepdim=*/true);
     return at::cat({nothing + kMinusInfinity, nothing}, -1);
   }
-  const auto classes = scores.narrow(-1, 0, real).to(dtype);
+  const auto classes = nn::in_accumulate_type(scores.narrow(-1, 0, real));
   const auto elsewhere = (own_label < 0) | (own_label >= real);
   const auto of_label = classes.gather(-1, own_label.masked_fill(elsewhere, 0).unsqueeze(-1));
   return at::cat({log_sum_exp(classes), of_label.masked_fill(elsewhere.unsqueeze(-1), 0)}, -1);

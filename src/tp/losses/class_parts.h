@@ -27,11 +27,8 @@ struct OwnClasses {
 at::Tensor checked_labels(const at::Tensor& labels, at::IntArrayRef rows, const OwnClasses& classes,
                           std::int64_t ignore_index, const char* caller);
 
-/// Returns the type in which rows of scores are added up: torch's cross entropy does not add up
-/// halves either.
-at::ScalarType sum_type(at::ScalarType scores);
-
-/// Returns log-sum-exp and score of the label, [.., 2], in the type of sums.
+/// Returns log-sum-exp and score of the label, [.., 2], in float32 for scores of 16 bits: torch's
+/// cross entropy does not add up halves either.
 /// @param scores     [.., held]
 /// @param own_label  [..], counted from the first own class; other ranks' are out of range
 /// @param real       classes that are no padding

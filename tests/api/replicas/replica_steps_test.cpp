@@ -370,5 +370,23 @@ TEST(ReplicaSteps, SaveOneFileFromTheFirstReplica) {
   std::filesystem::remove(path);
 }
 
+/// As where one replica generates more tokens than another before both save.
+TEST(ReplicaSteps, SaveAfterEvaluationsOfDifferentLength) {
+  const auto path = std::filesystem::temp_directory_path() / "smp-uneven.safetensors";
+  in_replicas([&] {
+    Trainer trainer;
+    auto evaluate = smp::step([&](Tensor x) { return trainer.model(x, true).sum(); });
+    for (int step = 0; step < 2; ++step) {
+      trainer.train(rows_of(dp_rank(), step));
+      const torch::NoGradGuard no_grad;
+      for (int i = 0; i <= 2 * dp_rank(); ++i) evaluate(rows_of(dp_rank()));
+      save_safetensors(trainer.model, path.string());
+      save_safetensors(trainer.model, path.string());
+    }
+  });
+  EXPECT_EQ(load_safetensors(path.string()).size(), 8u);
+  std::filesystem::remove(path);
+}
+
 }  // namespace replica_steps_test
 }  // namespace smp::zoo

@@ -81,6 +81,25 @@ TEST_F(SentencePiece, TheSameTextTrainsTheSameModel) {
   EXPECT_EQ(base::read_file(again), base::read_file(model_));
 }
 
+/// SentencePiece would leave out a line of more than a million bytes.
+TEST_F(SentencePiece, LearnsFromLongLines) {
+  std::string one_line, lines;
+  for (int i = 0; i < 30'000; ++i) {
+    const std::string sentence = " the quick brown fox jumps over " + std::to_string(i % 1000);
+    one_line += sentence;
+    lines += sentence + "\n";
+  }
+  ASSERT_GT(one_line.size(), 1'000'000u);
+  std::vector<std::string> models;
+  for (const auto& text : {one_line, lines}) {
+    base::write_file(folder_.path("long"), text);
+    train_sentencepiece(
+        {.files = {folder_.path("long")}, .model = folder_.path("long.model"), .vocab_size = 300});
+    models.push_back(base::read_file(folder_.path("long.model")));
+  }
+  EXPECT_EQ(models[0], models[1]);
+}
+
 // Words are encoded one by one and remembered; the tokens are those of the whole text.
 TEST_F(SentencePiece, GivesTheTokensOfTheWholeText) {
   const auto tokenizer = sentencepiece_tokenizer(model_);
