@@ -4,6 +4,7 @@
 #                                                    LOOPS are sources that are all loops over numbers
 #   smp_add_library()                                the layers as the shared library smp, alias smp::smp,
 #                                                    and as the static smp_internal (tests, perf, tool)
+#   smp_add_nemo()                                   src/nemo as the static smp_nemo, for the tool only, if yaml-cpp is there
 #   smp_add_cli()                                    the tool bin/smp of src/cli/*.cpp, target smp-cli
 
 set(SMP_GENERATED_DIR ${PROJECT_BINARY_DIR}/generated)
@@ -89,11 +90,30 @@ function(smp_add_library)
   target_link_libraries(smp_internal PUBLIC ${layers})
 endfunction()
 
+function(smp_add_nemo)
+  find_package(yaml-cpp 0.7 QUIET)
+  if(NOT yaml-cpp_FOUND)
+    message(STATUS "No yaml-cpp (Debian: libyaml-cpp-dev): smp config cannot read NeMo's configurations")
+    return()
+  elseif(NOT TARGET smp_config)
+    return()
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/nemo/*.cpp)
+  smp_join(sources nemo ${sources})
+  add_library(smp_nemo STATIC ${sources})
+  set_target_properties(smp_nemo PROPERTIES UNITY_BUILD OFF)
+  target_link_libraries(smp_nemo PUBLIC smp_internal PRIVATE smp_flags yaml-cpp)
+  target_compile_definitions(smp_nemo INTERFACE SMP_WITH_NEMO)
+endfunction()
+
 function(smp_add_cli)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.cpp)
   if(sources AND TARGET smp_api)
     add_executable(smp-cli ${sources})
     target_link_libraries(smp-cli PRIVATE smp_internal)
+    if(TARGET smp_nemo)
+      target_link_libraries(smp-cli PRIVATE smp_nemo)
+    endif()
     smp_precompile(smp-cli)
   endif()
 endfunction()

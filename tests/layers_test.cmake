@@ -31,9 +31,10 @@ set(BELOW_server server d2d schedule precision module fiber config alive base)
 set(BELOW_report report partition simulate schedule config base)
 set(BELOW_api api report trial server dp tp hf checkpoint partition simulate deferred precision schedule d2d nn module fiber data
     config alive base)
-set(BELOW_cli cli ${BELOW_api})
+set(BELOW_nemo nemo config base)
+set(BELOW_cli cli nemo ${BELOW_api})
 set(LAYERS base config data alive fiber module nn deferred precision schedule d2d dp tp checkpoint recipe hf simulate partition trial server report
-    api cli)
+    api nemo cli)
 
 # The rooms of large layers, lowest first: a file may include what is in its own room and in those before it. "." is what
 # lies in the layer's folder itself.

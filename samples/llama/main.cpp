@@ -54,12 +54,15 @@ void check_ranks(const Options& options) {
   }
 }
 
-/// Steps that one process has, for all ranks to compare with. None where numbers are rounded by
-/// chance, of a large model, and of a job that goes on.
-std::vector<StepNumbers> reference(const Options& options, const Text& text, bool resumed) {
+/// Steps that one process has, for all ranks to compare with. None where the library computes in 16
+/// bits, of a large model, and of a job that goes on.
+std::vector<StepNumbers> reference(const Options& options, const Text& text,
+                                   const std::string& precision, bool resumed) {
   std::vector<StepNumbers> steps;
-  const bool comparable = options.recipe.dtype != torch::kBFloat16 && !resumed &&
-                          smp::matrix_parameters(options.recipe.shape()) < kMostCheckedParameters;
+  const bool exact =
+      options.recipe.dtype != torch::kBFloat16 && (precision.empty() || precision == "fp32");
+  const bool comparable =
+      exact && !resumed && smp::matrix_parameters(options.recipe.shape()) < kMostCheckedParameters;
   if (smp::rank() == 0 && comparable && !smp::is_planning()) {
     steps = train_in_one_process(options.recipe, text, std::min(options.check, options.steps));
   }
@@ -68,13 +71,13 @@ std::vector<StepNumbers> reference(const Options& options, const Text& text, boo
 
 bool is_due(std::int64_t step, std::int64_t stride) { return stride > 0 && step % stride == 0; }
 
-void train(const Options& options, const Text& text) {
+void train(const Options& options, const Text& text, const std::string& precision) {
   Trainer trainer(options.recipe, text);
   const bool resumed = !options.checkpoint.empty() && trainer.resume(options.checkpoint);
   if (resumed && smp::rank() == 0) {
     std::printf("resumes after step %ld of %s\n", trainer.steps(), options.checkpoint.c_str());
   }
-  Report report(options, trainer, reference(options, text, resumed));
+  Report report(options, trainer, reference(options, text, precision, resumed));
   while (trainer.steps() < options.steps) {
     report.step(trainer.step());
     const auto step = trainer.steps();
@@ -93,7 +96,7 @@ void run(int argc, char** argv, const Options& options) {
   auto settings = library_settings(options);
   auto session = smp::init(argc, argv, settings);
   check_ranks(options);
-  train(options, Text(options.text));
+  train(options, Text(options.text), session.config().precision);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "base/text/terminal.h"
 #include "cli/doctor.h"
 #include "cli/job_paths.h"
+#include "cli/nemo_config.h"
 #include "cli/plan_program.h"
 #include "cli/sweep.h"
 #include "config/config.h"
@@ -110,6 +111,8 @@ struct Call {
   smp::cli::ProgramToSweep to_sweep;
   ScheduleToPrint schedule;
   std::string config_file;  // config
+  std::string from;         // config
+  std::string translated;   // config
   int ranks = 0;
   bool brief = false;
   bool paths = false;  // doctor
@@ -266,8 +269,21 @@ void add_config(CLI::App& app, Call& call) {
   verb->add_option("--ranks", call.ranks, "Check the degrees against this number of ranks")
       ->check(CLI::Range(1, smp::base::kMostStages));
   verb->add_flag("--brief", call.brief, "Without what each setting means");
+  auto* from =
+      verb->add_option("--from", call.from,
+                       "FILE is a configuration of NeMo or Megatron-LM (YAML): print settings, "
+                       "config.json and command here, and what is lost")
+          ->check(CLI::IsMember({"nemo"}));
+  verb->add_option("--out", call.translated, "With --from: folder for smp.json and config.json")
+      ->needs(from);
   verb->callback([&call] {
-    call.exit_code = guarded([&] { print_config(call.config_file, call.ranks, call.brief); });
+    call.exit_code = guarded([&] {
+      if (call.from.empty()) {
+        print_config(call.config_file, call.ranks, call.brief);
+      } else {
+        print(smp::cli::translate_nemo(call.config_file, call.translated));
+      }
+    });
   });
 }
 
