@@ -61,7 +61,7 @@ const said = [...document.querySelectorAll(".timeline")].map((root, number) => {
   };
   const before = colours();
   const search = root.querySelector("input");
-  search.value = "ENCODER";
+  search.value = "CODER";  // whichever half of the T5 is called from elsewhere
   search.dispatchEvent(new Event("input"));
   results.push(before > 20 && colours() !== before ? "fades what is not sought" : `has ${before} colours`);
   return results.join(", ");

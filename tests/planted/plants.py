@@ -19,6 +19,8 @@ ADDED = ("test_api", "*AddedGradients*:MicrobatchWeight.*:OwnBackward.*:Captured
 CHOSEN = ("test_api", "DistributedOptimizer.*")
 MEMORY = ("test_d2d", "Departures*:CopyOnWrite*:LoansOfTwo.*:loans_test/*")
 EARLY = ("test_api", "EarlyBackward.*")
+LOADER = ("test_data", "TokenLoader*")
+ROUNDING = ("test_api", "*StochasticRounding*:FusedUpdate.*"), ("test_precision", "*")
 SECOND = ("test_api", "SecondDerivatives.*")
 ALIVE = ("test_d2d", "KeepAlive*")
 PROGRESS = ("test_d2d", "RankThatComputes.*:ProgressThread*:ChannelBesideAThread.*")
@@ -548,4 +550,57 @@ PLANTS = [
           [("test_hf", "Generate.*"), ("test_nn", "KeyValueCache.*")]),
     Plant("drawing depends on the microbatch", "src/api/step/next_tokens.cpp",
           "static_cast<std::uint64_t>(first_row + i)", "static_cast<std::uint64_t>(i)", [("test_hf", "Generate.*")]),
+    # ---- from text to batches
+    Plant("positions go on over documents", "src/data/loading/batch_builder.cpp",
+          "      ++document_;\n      begin_ = column;\n", "      ++document_;\n", [LOADER]),
+    Plant("every epoch has the same order", "src/data/order/position.cpp",
+          "base::mix_key(seed_, static_cast<std::uint64_t>(epoch))", "base::mix_key(seed_, epoch < 0 ? 1 : 0)",
+          [LOADER, ("test_data", "Permutation.*:DocumentOrder.*")]),
+    Plant("a network of too few rounds", "src/data/order/permutation.cpp",
+          "constexpr std::uint64_t kRounds = 6;", "constexpr std::uint64_t kRounds = 1;", [("test_data", "Permutation.*")]),
+    Plant("the first token of a replica's rows is a target too", "src/data/loading/packer.cpp",
+          "first == shape.begin() ? 1 : 0;", "0;", [LOADER]),
+    Plant("a state of other documents is taken", "src/data/loading/loader_place.cpp",
+          "  require_same(state, \"of_documents\", identity.documents,\n"
+          "               \"other documents: files of other sizes, or in another order\");\n", "", [LOADER]),
+    Plant("a document that lost its end is packed without", "src/data/loading/packer.cpp",
+          "if (left == 0) return {1, &options_.end_token, 0};",
+          "if (left == 0 && options_.begin_token) return {1, &*options_.begin_token, 0};\n"
+          "  if (left == 0) return {1, &options_.end_token, 0};", [LOADER]),
+    Plant("the header of a shard may be damaged", "src/data/shards/shard_format.cpp",
+          "header.checksum == header_checksum(header), path", "(header.checksum | 1) != 0, path",
+          [("test_data", "TokenShard*")]),
+    Plant("a long line is lost", "src/data/tokenizers/sentencepiece_training.cpp",
+          "  if (text.size() <= kMostLineBytes) return text.size();", "  if (!text.empty()) return text.size();",
+          [("test_data", "SentencePiece.*")]),
+    # ---- the recipe
+    Plant("the decay begins with the run", "src/recipe/lr_schedule.cpp",
+          "step - options.warmup_steps - options.constant_steps;", "step - options.constant_steps;",
+          [("test_recipe", "Lr*")]),
+    Plant("a rate falls below its floor", "src/recipe/lr_schedule.cpp",
+          "since_peak < options.decay_steps ? share(since_peak, options.decay_steps) : 1;",
+          "share(since_peak, options.decay_steps);", [("test_recipe", "Lr*")]),
+    Plant("a spike is measured against itself", "src/recipe/spike_detector.cpp",
+          "  const double level = this->level();\n",
+          "  if (std::isfinite(value)) values_.push_back(value);\n  const double level = this->level();\n"
+          "  if (std::isfinite(value)) values_.pop_back();\n", [("test_recipe", "SpikeDetector.*")]),
+    # ---- optimizers of 16 bits
+    Plant("every step draws the same bits", "src/precision/stochastic_rounding.cpp",
+          "base::mix_key(base::mix_key(seed, step), parameter)", "base::mix_key(base::mix_key(seed, step & 0), parameter)", [*ROUNDING]),
+    Plant("elements after the first block share their bits", "src/precision/step_loop.cpp",
+          "const auto first = (rounding.first + group) / kBlock;", "const auto first = group / kBlock;", [*ROUNDING]),
+    Plant("a slice draws as if it were the whole", "src/precision/step_loop.cpp",
+          "random = bits.data() + (rounding.first + group) % kBlock;", "random = bits.data();", [*ROUNDING]),
+    Plant("masters that the program overwrote stay", "src/precision/step_loop.cpp",
+          "values[i] = rounded[i] == values[i] ? kept[i] : values[i];", "values[i] = kept[i];",
+          [("test_api", "FusedUpdate.*:MasterWeights.*"), ("test_precision", "*")]),
+    # ---- configurations of others
+    Plant("a configuration's number is read as C++ reads it", "src/nemo/yaml_values.cpp",
+          "  } else if (digits.starts_with('0')) {\n    value = read(digits, 8);\n", "",
+          [("test_nemo", "YamlValues.*")]),
+    Plant("a value that nobody asked for is dropped", "src/nemo/nemo_keys.cpp",
+          "if (used_.contains(name) || value.is_null()) continue;",
+          "if (used_.contains(name) || value.is_null() || value.is_number()) continue;", [("test_nemo", "NemoTranslation.*")]),
+    Plant("the end of a schedule is not told from its length", "src/nemo/recipe_section.cpp",
+          "*all - rising - constant;", "*all - constant;", [("test_nemo", "NemoTranslation.*")]),
 ]

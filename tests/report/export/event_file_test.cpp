@@ -60,6 +60,15 @@ TEST(EventFile, HasARecordAStep) {
   EXPECT_TRUE(std::isinf(event.summary().value(1).simple_value()));
 }
 
+/// A reader takes a value that was left out for none: a curve of zeros would have no points.
+TEST(EventFile, WritesZeros) {
+  const auto event = event_in(event_record(13.5, 7, {{"spike", 0}}));
+  EXPECT_TRUE(event.summary().value(0).has_simple_value());
+  EXPECT_EQ(event.summary().value(0).simple_value(), 0.0F);
+  EXPECT_NE(event_record(1, 1, {{"spike", 0}}).find(std::string("spike\x15\0\0\0\0", 10)),
+            std::string::npos);
+}
+
 TEST(EventFile, ChecksumIsThatOfTheSpecification) {
   EXPECT_EQ(checksum("123456789"), [] {
     const std::uint32_t known = 0xE3069283;
