@@ -72,7 +72,7 @@ OriginalSection models() {
            "0 prices operators, the same at every start; k > 0 is the median of k runs",
            "Tracing.RepeatsForTheClock"},
           {"DistributedModel(trace_memory_usage)", "left out",
-           "what autograd keeps is always counted", "Memory.IsWithinATenthOfWhatThePlanPromises"},
+           "what autograd keeps is always counted", "Memory.IsWhatThePlanPromises"},
           {"DistributedModel(overlapping_allreduce)", "key `overlapping_allreduce`",
            "the same bits either way", "EarlyGradients.HaveTheBitsOfLateOnes"},
           {"DistributedModel(backward_passes_per_step)", "`const auto apart = model.no_sync();`",
