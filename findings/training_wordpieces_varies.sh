@@ -2,7 +2,7 @@
 # tokenizers 0.23.3: training a WordPiece tokenizer twice on the same text gives two tokenizers.
 #
 # Guess: training a tokenizer counts and sorts, so the same text and settings give the same file. Seen, 1000 pieces of 2,600 lines:
-# 1. WordPieceTrainer: two trainings in one process differ, in the numbers of some 200 to 550 pieces and in which pieces there are. So
+# 1. WordPieceTrainer: two trainings in one process differ, in the numbers of some 200 to 600 pieces and in which pieces there are. So
 #    token shards that one job wrote mean something else under a tokenizer that another trained, and ranks that train their own disagree.
 # 2. One thread (RAYON_NUM_THREADS=1, TOKENIZERS_PARALLELISM=false) does not help.
 # 3. BPE with a continuing_subword_prefix differs likewise: its first pieces, letters with the prefix, come in random order, and merges
