@@ -313,7 +313,9 @@ void FiberRunner::travel_to(int from, int to, const Task::Travel& travel, Nanose
   }
   const auto& machine = step_.machine;
   auto duration = travel.duration;
-  if (!machine.is_near(from, stage)) {
+  if (!machine.pairs.empty()) {
+    duration = std::llround(machine.pair(from, stage).travel(travel.bytes) * base::kSecond);
+  } else if (!machine.is_near(from, stage)) {
     duration = std::llround(machine.across_sockets.travel(travel.bytes) * base::kSecond);
   } else if (!machine.direct_links.empty()) {
     const Machine::Link link{machine.latency, machine.near_bandwidth(from, stage)};

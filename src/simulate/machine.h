@@ -53,7 +53,12 @@ struct Machine {
     double travel(std::int64_t bytes) const {
       return latency + static_cast<double>(bytes) / bytes_per_second;
     }
+    bool operator==(const Link&) const = default;
   };
+  /// The links between stages of one node where they depend on the pair, as on a torus: that from
+  /// stage a to b is at a * stages + b. They hold instead of all others within nodes. Empty: there
+  /// are none.
+  std::vector<Link> pairs = {};
   /// The link between sockets of one node.
   Link across_sockets = {10e-6, 4e9};
   /// The link between nodes. The bytes occupy a port of the sender's node as they leave, and one of
@@ -134,9 +139,15 @@ struct Machine {
   }
   double speed(int stage) const { return speeds.empty() ? 1.0 : speeds[stage]; }
   double travel(std::int64_t bytes) const { return Link{latency, bytes_per_second}.travel(bytes); }
-  /// Returns the bytes per second between stages of one socket: those of the slower of two direct
-  /// links.
+  /// Returns the link between two stages, of `pairs`.
+  const Link& pair(int from, int to) const {
+    return pairs[static_cast<std::size_t>(from) * static_cast<std::size_t>(stages) +
+                 static_cast<std::size_t>(to)];
+  }
+  /// Returns the bytes per second between stages of one socket: those of the pair, or else of the
+  /// slower of two direct links.
   double near_bandwidth(int from, int to) const {
+    if (!pairs.empty()) return pair(from, to).bytes_per_second;
     const bool direct = !direct_links.empty() && direct_links[from] > 0 && direct_links[to] > 0;
     return direct ? std::min(direct_links[from], direct_links[to]) : bytes_per_second;
   }

@@ -57,6 +57,20 @@ TEST(Network, DirectLinksAreAsFastAsTheSlowerEndAndOfTheirNode) {
   EXPECT_EQ(start_of(step, 3), (12 + 1 + 8) * kMillisecond) << "by the network";
 }
 
+TEST(Network, LinksOfPairsHoldInsteadOfAllOthersWithinNodes) {
+  auto machine = machine_of({{0, 0, 0}, {0, 1, 0}, {0, 0, 0}, {1, 0, 0}});
+  machine.direct_links = {1e9, 1e9, 1e9, 1e9};
+  machine.pairs.assign(16, {0, 1e9});
+  machine.pairs[0 * 4 + 1] = {2e-3, 4e9};
+  machine.pairs[1 * 4 + 2] = {1e-3, 8e9};
+  machine.pairs[2 * 4 + 3] = {1, 1};
+  const auto step = forward({1e-3, 1e-3, 1e-3, 1e-3}, kBytes, machine, 1);
+  EXPECT_EQ(start_of(step, 1), (1 + 2 + 2) * kMillisecond);
+  EXPECT_EQ(start_of(step, 2), (5 + 1 + 1 + 1) * kMillisecond);
+  EXPECT_EQ(start_of(step, 3), (8 + 1 + 8) * kMillisecond) << "by the network";
+  EXPECT_EQ(machine.near_bandwidth(1, 2), 8e9);
+}
+
 TEST(Network, OneMessageTakesLatencyAndBytesOfItsLevel) {
   const auto arrival = [](Machine::Place second) {
     auto machine = machine_of({{0, 0, 0}, second});

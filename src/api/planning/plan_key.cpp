@@ -77,6 +77,9 @@ std::string text_of_machine(const PlanKeyFacts& facts) {
   for (const auto& place : machine.places) {
     text += concat(" place ", place.node, ' ', place.socket, ' ', place.port);
   }
+  for (const auto& link : machine.pairs) {
+    text += concat(" pair ", link.latency, ' ', link.bytes_per_second);
+  }
   if (machine.replicas.count > 1) {
     const auto& replicas = machine.replicas;
     text += concat(" replicas ", replicas.count, ' ', replicas.bucket_bytes, ' ',

@@ -174,6 +174,21 @@ void add_places(Json& json, const Machine& machine) {
   json["network"] = link_to_json(machine.network);
 }
 
+/// Returns the links that differ, each once, and which of them each pair of stages has.
+Json pairs_to_json(const std::vector<Machine::Link>& pairs) {
+  std::vector<Machine::Link> kinds;
+  Json links = Json::array(), numbers = Json::array();
+  for (const auto& link : pairs) {
+    auto kind = std::find(kinds.begin(), kinds.end(), link);
+    if (kind == kinds.end()) {
+      links.push_back(link_to_json(link));
+      kind = kinds.insert(kinds.end(), link);
+    }
+    numbers.push_back(kind - kinds.begin());
+  }
+  return {{"links", links}, {"pairs", numbers}};
+}
+
 Json machine_to_json(const Machine& machine) {
   Json hosts = Json::array();
   for (const auto& host : machine.oversubscribed) {
@@ -189,6 +204,7 @@ Json machine_to_json(const Machine& machine) {
                {"promised_outputs", machine.promised_outputs}};
   if (!machine.devices.empty()) json["devices"] = machine.devices;
   if (!machine.direct_links.empty()) json["direct_links"] = machine.direct_links;
+  if (!machine.pairs.empty()) json["within_nodes"] = pairs_to_json(machine.pairs);
   if (!machine.places.empty()) add_places(json, machine);
   return json;
 }
@@ -259,6 +275,24 @@ void read_places(Machine& machine, const Json& json, const std::string& name) {
   machine.network = link_from_json(json_member<Json>(json, "network", name), name);
 }
 
+/// @throws UsageError  a link out of range, or one that is not there; not one for each pair
+std::vector<Machine::Link> pairs_from_json(const Json& json, int stages, const std::string& name) {
+  std::vector<Machine::Link> links, pairs;
+  for (const Json& link : json_member<std::vector<Json>>(json, "links", name)) {
+    links.push_back(link_from_json(link, name));
+    SMP_REQUIRE(is_fit(links.back()), name, ": a link of \"within_nodes\" is out of range");
+  }
+  for (const int number : json_member<std::vector<int>>(json, "pairs", name)) {
+    SMP_REQUIRE(number >= 0 && number < static_cast<int>(links.size()), name,
+                ": \"within_nodes\" has no link ", number);
+    pairs.push_back(links[static_cast<std::size_t>(number)]);
+  }
+  const auto expected = static_cast<std::size_t>(stages) * static_cast<std::size_t>(stages);
+  SMP_REQUIRE(pairs.size() == expected, name, ": \"within_nodes\" has ", pairs.size(),
+              " pairs, expected ", expected, " of ", stages, " stages");
+  return pairs;
+}
+
 Machine machine_from_json(const Json& json, const std::string& name) {
   Machine machine;
   machine.stages = json_member<int>(json, "stages", name);
@@ -280,6 +314,10 @@ Machine machine_from_json(const Json& json, const std::string& name) {
   }
   if (json.contains("places")) read_places(machine, json, name);
   require_sense(machine, name);
+  if (json.contains("within_nodes")) {
+    machine.pairs =
+        pairs_from_json(json_member<Json>(json, "within_nodes", name), machine.stages, name);
+  }
   return machine;
 }
 

@@ -56,6 +56,15 @@ TEST_F(PlanKey, HoldsWhatMessagesAreSaidToCost) {
   EXPECT_NE(key(), before);
 }
 
+TEST_F(PlanKey, HoldsTheLinksOfPairs) {
+  const auto before = key();
+  machine_.pairs = {{0, 1e9}, {1e-6, 2e9}, {1e-6, 2e9}, {0, 1e9}};
+  const auto linked = key();
+  EXPECT_NE(linked, before);
+  machine_.pairs[1].bytes_per_second *= 1.001;
+  EXPECT_NE(key(), linked);
+}
+
 TEST_F(PlanKey, HoldsReplicasAndHowTheySumGradients) {
   const auto alone = key();
   machine_.replicas = {2, {1e-5, 4e9}, 1 << 20};

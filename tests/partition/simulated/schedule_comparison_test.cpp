@@ -138,6 +138,43 @@ TEST(PlannedStep, DevicesAndPlacesComeBackToo) {
   }
 }
 
+/// far_step() with all stages in one node, and links for each pair.
+PlannedStep step_of_pairs() {
+  auto step = far_step();
+  step.machine.places.clear();
+  step.machine.pairs = {{0, 1e9}, {1e-4, 1e8 / 3}, {1e-4, 1e8 / 3}, {0, 1e9}};
+  return step;
+}
+
+TEST(PlannedStep, LinksOfPairsComeBackToo) {
+  const auto step = step_of_pairs();
+  const auto again = PlannedStep::from_json(step.to_json(), "step");
+  EXPECT_EQ(again.to_json(), step.to_json());
+  EXPECT_EQ(again.machine.pairs, step.machine.pairs);
+  EXPECT_EQ(simulated(again).seconds, simulated(step).seconds);
+  auto other = step;
+  other.machine.pairs.clear();
+  EXPECT_NE(simulated(other).seconds, simulated(step).seconds);
+}
+
+TEST(PlannedStep, SaysWhatIsWrongWithLinksOfPairs) {
+  const auto error_with = [](const std::string& from, const std::string& to) -> std::string {
+    auto text = step_of_pairs().to_json();
+    EXPECT_NE(text.find(from), std::string::npos) << text;
+    text.replace(text.find(from), from.size(), to);
+    try {
+      (void)PlannedStep::from_json(text, "own.json");
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(error_with("[0,1,1,0]", "[0,1,1]"), HasSubstr("3 pairs, expected 4 of 2 stages"));
+  EXPECT_THAT(error_with("[0,1,1,0]", "[0,1,2,0]"), HasSubstr("has no link 2"));
+  EXPECT_THAT(error_with("[0,1,1,0]", "[0,-1,1,0]"), HasSubstr("has no link -1"));
+  EXPECT_THAT(error_with("\"latency\":0.0001", "\"latency\":-1"), HasSubstr("out of range"));
+}
+
 TEST(PlannedStep, RemembersThatStateIsKeptInOrder) {
   auto step = odd_step();
   step.trace.state.push_back({1, simulate::StateKind::kOrdered, "counts"});
