@@ -38,7 +38,7 @@ set(LAYERS base config data alive fiber module nn deferred precision schedule d2
 
 # The rooms of large layers, lowest first: a file may include what is in its own room and in those before it. "." is what
 # lies in the layer's folder itself.
-set(ROOMS_base . text memory machine)
+set(ROOMS_base . text memory machine cluster)
 set(ROOMS_data files sentencepiece tokenizers shards documents order loading)
 set(ROOMS_d2d wire tensors watch lend channel wires wires/mpi wires/shm wires/local wires/cuda wires/ofi wires/ucx job
     collectives)

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/cluster/node_type.h"
 #include "base/machine/device.h"
 #include "base/text/edit_distance.h"
 #include "base/text/terminal.h"
@@ -171,11 +172,15 @@ int plan(const Call& call) {
   return 0;
 }
 
-std::string device_list() {
+std::string listed(const std::vector<std::string>& names) {
   std::string list;
-  for (const auto& name : smp::base::device_names()) list += (list.empty() ? "" : ", ") + name;
+  for (const auto& name : names) list += (list.empty() ? "" : ", ") + name;
   return list;
 }
+
+std::string device_list() { return listed(smp::base::device_names()); }
+
+std::string cluster_list() { return listed(smp::base::node_type_names()); }
 
 void add_plan(CLI::App& app, Call& call) {
   auto* verb = app.add_subcommand(
@@ -184,6 +189,11 @@ void add_plan(CLI::App& app, Call& call) {
   verb->add_option("FILE", call.plan, "A run's folder, or its plan.json");
   verb->add_option("--ranks", call.to_plan.ranks, "Run PROGRAM up to its plan for N ranks")
       ->check(CLI::Range(1, smp::base::kMostStages));
+  verb->add_option(
+      "--cluster", call.to_plan.cluster,
+      "Instead of --ranks: a rank on every core of NAME:NODES, whose devices and links "
+      "are known; NAME is one of " +
+          cluster_list());
   verb->add_option("--out", call.to_plan.folder, "Folder for the plan and its pictures");
   verb->add_option(
       "--schedule", call.to_plan.schedules,

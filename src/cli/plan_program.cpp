@@ -12,8 +12,10 @@
 #include <filesystem>
 #include <string_view>
 
+#include "api/planning/cluster_machine.h"
 #include "api/rank/plan_request.h"
 #include "base/check.h"
+#include "base/cluster/cluster.h"
 
 namespace smp::cli {
 
@@ -30,12 +32,19 @@ std::vector<std::string> take_program(int& argc, char** argv) {
 
 bool wants_planning(const ProgramToPlan& program, const std::string& file) {
   const bool make = !program.command.empty();
-  SMP_REQUIRE(make || program.ranks == 0, "plan --ranks needs a program: -- PROGRAM ARGUMENTS");
+  SMP_REQUIRE(make || (program.ranks == 0 && program.cluster.empty()),
+              program.cluster.empty() ? "plan --ranks" : "plan --cluster",
+              " needs a program: -- PROGRAM ARGUMENTS");
   SMP_REQUIRE(make || !file.empty(),
               "plan needs the plan.json of a run, or --ranks N -- PROGRAM ARGUMENTS");
   SMP_REQUIRE(!make || file.empty(), "plan either prints ", file, " or plans ",
               make ? program.command.front() : "", ", not both");
-  SMP_REQUIRE(!make || program.ranks > 0, "plan needs --ranks N to plan for");
+  SMP_REQUIRE(!make || program.ranks > 0 || !program.cluster.empty(),
+              "plan needs --ranks N to plan for, or --cluster NAME:NODES");
+  SMP_REQUIRE(program.cluster.empty() ||
+                  (program.ranks == 0 && program.devices.empty() && program.stages_per_node == 0),
+              "plan --cluster tells ranks, devices and nodes: leave out --ranks, --devices and "
+              "--stages-per-node");
   SMP_REQUIRE(make || (program.devices.empty() && program.stages_per_node == 0),
               "plan --devices and --stages-per-node are for a plan that is made: add --ranks N -- "
               "PROGRAM ARGUMENTS");
@@ -77,12 +86,22 @@ int run_to_its_end(const std::vector<std::string>& command) {
 
 }  // namespace
 
-int plan_program(const ProgramToPlan& program) {
+int plan_program(const ProgramToPlan& asked) {
+  ProgramToPlan program = asked;
+  std::string of_folder = std::to_string(program.ranks);
+  ::unsetenv(kPlanClusterVariable);
+  if (!program.cluster.empty()) {
+    const auto cluster = base::Cluster::named(program.cluster);
+    program.ranks = cluster.ranks();
+    program.devices = cluster.type().device;
+    of_folder = base::concat(cluster.type().name, '-', cluster.nodes());
+    ::setenv(kPlanClusterVariable, program.cluster.c_str(), 1);
+  }
   const std::string& name = program.command.front();
   const std::string ranks = std::to_string(program.ranks);
   const std::string folder =
       program.folder.empty()
-          ? "plans/" + std::filesystem::path(name).filename().string() + "-" + ranks
+          ? "plans/" + std::filesystem::path(name).filename().string() + "-" + of_folder
           : program.folder;
   ::setenv(kPlanRanksVariable, ranks.c_str(), 1);
   ::setenv(kPlanFolderVariable, folder.c_str(), 1);

@@ -8,6 +8,7 @@ namespace smp::cli {
 
 struct ProgramToPlan {
   int ranks = 0;
+  std::string cluster;               ///< "trn1.32xlarge:64", which tells ranks, devices and links
   std::string folder;                ///< for plan.json and the pictures; empty: plans/PROGRAM-N
   std::string schedules;             ///< to compare; empty: none
   int microbatches = 0;              ///< of a step, for that; 0: as planned
@@ -21,7 +22,7 @@ std::vector<std::string> take_program(int& argc, char** argv);
 
 /// True if a plan is to be made by `program`, false if one is to be printed from `file`.
 /// @throws UsageError  neither or both was asked for, or half of it; microbatches without
-/// schedules.
+/// schedules; a cluster, and what it tells.
 bool wants_planning(const ProgramToPlan& program, const std::string& file);
 
 /// Runs the program, which prints the plan and ends before it trains. Returns its exit status, or

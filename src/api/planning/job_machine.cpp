@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/planning/cluster_machine.h"
 #include "api/planning/message_probe.h"
 #include "api/rank/exchange.h"
 #include "api/rank/rank.h"
@@ -295,6 +296,10 @@ simulate::Machine job_machine(Rank& rank) {
   auto machine = machine_of_pipeline(rank);
   machine.replicas = replicas_of(rank, machine);
   machine.sharers = sharers_of(rank, machine);
+  if (!rank.parts().plan_request) return machine;
+  if (const auto cluster = planned_cluster(rank.topology())) {
+    place_on(*cluster, rank.topology(), machine);
+  }
   return machine;
 }
 

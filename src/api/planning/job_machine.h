@@ -14,7 +14,8 @@ class Rank;
 /// Speeds, devices and memory as configured, or the memory of the devices, or that of this machine,
 /// where every host is taken to have as much; hosts with fewer cores than ranks; nodes as
 /// configured or as the job runs, and sockets as ranks are bound to them; messages as usual, or as
-/// measured with `trace_repeats`; replicas of the pipeline, and ranks that share modules. Called by
+/// measured with `trace_repeats`; replicas of the pipeline, and ranks that share modules; on a
+/// cluster that a plan is made for, as it has them (cluster_machine.h). Called by
 /// all pp ranks at once, outside of steps, since it may measure; what was measured is known on
 /// pp_rank 0 only.
 [[nodiscard]] simulate::Machine job_machine(Rank& rank);

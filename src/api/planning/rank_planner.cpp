@@ -211,11 +211,13 @@ std::string RankPlanner::simulation_from_cache(std::uint64_t key) const {
 
 // ---- what is made ------------------------------------------------------------------------------
 
-/// True if a trace would help the plan. With a pin of the model itself nothing is left to decide,
+/// True if a trace would help the plan. A single stage needs none, unless somebody asks how long a
+/// step of it takes (`smp plan`). With a pin of the model itself nothing is left to decide,
 /// because that places every module that has none of its own. A plan file with a pin for every
 /// module is traced, because it asks what comes of it.
 bool RankPlanner::is_worth_a_trace(const Job& job) const {
-  if (preview_ == nullptr || config_.skip_tracing || machine_.stages == 1) return false;
+  if (preview_ == nullptr || config_.skip_tracing) return false;
+  if (machine_.stages == 1 && !rank_.parts().plan_request) return false;
   const bool whole_plan =
       !config_.plan_file.empty() && job.pins.size() >= tree_of(job.model).nodes.size();
   if (whole_plan) return true;

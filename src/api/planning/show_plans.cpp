@@ -6,6 +6,10 @@
 #include <exception>
 #include <string>
 
+#include "api/planning/cluster_machine.h"
+#include "api/planning/cluster_text.h"
+#include "api/planning/job_machine.h"
+#include "api/rank/rank.h"
 #include "base/check.h"
 #include "base/files.h"
 #include "report/folder/plan_schedules.h"
@@ -14,11 +18,18 @@
 namespace smp {
 namespace {
 
+/// Of the cluster that is planned for; empty if none is named.
+std::string text_of_cluster(const PartitionPlan& plan) {
+  auto& rank = Rank::current();
+  const auto cluster = planned_cluster(rank.topology());
+  return cluster ? cluster_text(*cluster, job_machine(rank), plan) : std::string();
+}
+
 void show(const PlannedModel& model, const std::string& candidates, const std::string& folder,
           const PlanRequest& request) {
   base::create_directories(folder);
   report::write_plan(folder, model.plan, model.simulation);
-  std::printf("%s\n", model.plan.table().c_str());
+  std::printf("%s\n%s", model.plan.table().c_str(), text_of_cluster(model.plan).c_str());
   if (!candidates.empty()) std::printf("%s\n", candidates.c_str());
   if (!request.schedules.empty()) {
     const auto file = base::concat(folder, "/", report::kPlanFile);

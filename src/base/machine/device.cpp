@@ -81,6 +81,59 @@ Device trainium() {
   return device;
 }
 
+/// A logical core of a chip whose cores share its memory, its bandwidth and its links alike.
+/// @param chip  TFLOP/s of float32 and of all shorter numbers, of the chip; others as
+///              accelerator()
+Device logical_core(const char* name, const char* about, double cores, std::array<double, 2> chip,
+                    double bandwidth, double memory, double link) {
+  const double single = chip[0] / cores, half = chip[1] / cores;
+  auto device = accelerator(name, about, {single, single, half, half}, bandwidth / cores,
+                            memory / cores, link / cores);
+  device.launch_seconds = kTrainiumLaunch;
+  return device;
+}
+
+/// Half of trainium(): "NeuronCore-v2 Architecture".
+Device neuroncore_v2() {
+  constexpr double kGiB = 1073741824;
+  return logical_core("neuroncore-v2", "AWS Trainium, a core of 2", 2, {47.5, 190},
+                      820 * kGiB / kGiga, 32 * kGiB, 192 * kGiB / kGiga);
+}
+
+/// "Trainium2 Architecture", of eight cores of which two count as one: 181 and 667 TFLOP/s, 96 GiB,
+/// 2.9 TB/s; 1,024 GB/s of NeuronLink within a machine, taken to be both ways together.
+Device neuroncore_v3x2() {
+  constexpr double kGiB = 1073741824;
+  return logical_core("neuroncore-v3x2", "AWS Trainium2, a logical core of 4", 4, {181, 667}, 2900,
+                      96 * kGiB, 512);
+}
+
+/// "Trainium3 Architecture", cores as on Trainium2: 183 and 671 TFLOP/s, 144 GiB, 4.9 TB/s; 2,048
+/// GiB/s of NeuronLink ("Trn3 Architecture").
+Device neuroncore_v4x2() {
+  constexpr double kGiB = 1073741824;
+  return logical_core("neuroncore-v4x2", "AWS Trainium3, a logical core of 4", 4, {183, 671}, 4900,
+                      144 * kGiB, 1024 * kGiB / kGiga);
+}
+
+/// As a100(), with the memory of the first ones.
+Device a100_40gb() {
+  return accelerator("a100-40gb", "NVIDIA A100 SXM4 40 GB", {19.5, 19.5, 156, 312}, 1555, 40e9,
+                     300);
+}
+
+/// The data sheet "NVIDIA GH200 Grace Hopper Superchip", with 96 GB of HBM3.
+Device gh200() {
+  return accelerator("gh200", "NVIDIA GH200 96 GB", {67, 67, 494.7, 989.4}, 4000, 96e9, 450);
+}
+
+/// Half of the data sheet "AMD Instinct MI250X": products of float64 and float32 by matrix cores,
+/// no TF32; the link to the other die of its package (OLCF, "Frontier User Guide").
+Device mi250x_gcd() {
+  return accelerator("mi250x-gcd", "AMD MI250X, a die of 2", {47.85, 47.85, 47.85, 191.5}, 1638.4,
+                     64e9, 200);
+}
+
 std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(' ');
   if (first == std::string_view::npos) return {};
@@ -96,7 +149,17 @@ double Device::seconds(double flops, Precision precision, double bytes, double d
 }
 
 const std::vector<Device>& devices() {
-  static const std::vector<Device> all{core(), a100(), h100(), h200(), trainium()};
+  static const std::vector<Device> all{core(),
+                                       a100(),
+                                       h100(),
+                                       h200(),
+                                       trainium(),
+                                       neuroncore_v2(),
+                                       neuroncore_v3x2(),
+                                       neuroncore_v4x2(),
+                                       a100_40gb(),
+                                       gh200(),
+                                       mi250x_gcd()};
   return all;
 }
 

@@ -57,8 +57,19 @@ TEST(Device, TheTableLooksLikeHardware) {
     EXPECT_GE(device.launch_seconds, 3e-6) << device.name;
     EXPECT_LE(device.launch_seconds, 20e-6) << device.name;
   }
-  EXPECT_THAT(device_names(), ElementsAre("cpu", "a100", "h100", "h200", "trainium"));
+  EXPECT_THAT(device_names(), ElementsAre("cpu", "a100", "h100", "h200", "trainium",
+                                          "neuroncore-v2", "neuroncore-v3x2", "neuroncore-v4x2",
+                                          "a100-40gb", "gh200", "mi250x-gcd"));
   EXPECT_EQ(find_device("H100"), nullptr);
+}
+
+TEST(Device, TheCoresOfATrainiumMakeTheChip) {
+  const auto &chip = *find_device("trainium"), &core = *find_device("neuroncore-v2");
+  for (std::size_t i = 0; i < kPrecisions; ++i) EXPECT_DOUBLE_EQ(2 * core.peak[i], chip.peak[i]);
+  EXPECT_DOUBLE_EQ(2 * core.memory_bandwidth, chip.memory_bandwidth);
+  EXPECT_DOUBLE_EQ(2 * core.link_bandwidth, chip.link_bandwidth);
+  EXPECT_EQ(2 * core.memory_bytes, chip.memory_bytes);
+  EXPECT_EQ(core.launch_seconds, chip.launch_seconds);
 }
 
 /// "989.4" of 989.4e12.
