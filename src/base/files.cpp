@@ -87,34 +87,6 @@ void write_file(const std::string& path, std::string_view content, Durability du
   file.commit(durability);
 }
 
-InputFile::InputFile(std::string path)
-    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-  SMP_REQUIRE(descriptor_ >= 0, "cannot read ", path_, ": ", std::strerror(errno));
-  struct stat status = {};
-  if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
-    size_ = static_cast<std::uint64_t>(status.st_size);
-    return;
-  }
-  ::close(descriptor_);
-  throw UsageError(concat("cannot read ", path_, ": it is no file"));
-}
-
-InputFile::~InputFile() { ::close(descriptor_); }
-
-void InputFile::read_at(std::uint64_t offset, void* to, std::size_t size) const {
-  auto* at = static_cast<char*>(to);
-  while (size > 0) {
-    const ssize_t count = ::pread(descriptor_, at, size, static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
-    SMP_REQUIRE(count >= 0, "cannot read ", path_, ": ", std::strerror(errno));
-    SMP_REQUIRE(count > 0, "cannot read ", path_, ": it ends at byte ", offset, ", ", size,
-                " bytes too early");
-    at += count;
-    offset += static_cast<std::uint64_t>(count);
-    size -= static_cast<std::size_t>(count);
-  }
-}
-
 AppendFile::AppendFile(std::string path)
     : path_(std::move(path)),
       descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -33,26 +32,6 @@ bool create_new_directory(const std::string& path);
 /// @throws ResourceError  it cannot be written; the old content is untouched.
 void write_file(const std::string& path, std::string_view content,
                 Durability durability = Durability::kCached);
-
-/// A file that is read in parts.
-class InputFile {
- public:
-  /// @throws UsageError  the file cannot be opened
-  explicit InputFile(std::string path);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-
-  [[nodiscard]] std::uint64_t size() const { return size_; }
-  const std::string& path() const { return path_; }
-  /// Fills `to` from the byte `offset`. @throws UsageError  the file is too short, or unreadable
-  void read_at(std::uint64_t offset, void* to, std::size_t size) const;
-
- private:
-  std::string path_;
-  int descriptor_;
-  std::uint64_t size_ = 0;
-};
 
 /// A file that only grows; what was appended survives the end of the process.
 class AppendFile {

@@ -1,6 +1,7 @@
 // checkpoint/checksum.cpp: the published algorithm, for little-endian machines.
 #include "checkpoint/checksum.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -31,12 +32,18 @@ std::uint64_t merge(std::uint64_t hash, std::uint64_t sum) noexcept {
 }
 
 /// Takes the blocks of 32 bytes off the start of `at`.
-std::uint64_t hash_blocks(const unsigned char*& at, const unsigned char* end,
-                          std::uint64_t seed) noexcept {
-  std::uint64_t sums[4] = {seed + kPrime1 + kPrime2, seed + kPrime2, seed, seed - kPrime1};
+void add_blocks(std::array<std::uint64_t, 4>& sums, const unsigned char*& at,
+                const unsigned char* end) noexcept {
+  auto own = sums;  // in registers
   for (; end - at >= 32; at += 32) {
-    for (int i = 0; i < 4; ++i) sums[i] = round(sums[i], load<std::uint64_t>(at + 8 * i));
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      own[i] = round(own[i], load<std::uint64_t>(at + 8 * i));
+    }
   }
+  sums = own;
+}
+
+std::uint64_t merged(const std::array<std::uint64_t, 4>& sums) noexcept {
   std::uint64_t hash = std::rotl(sums[0], 1) + std::rotl(sums[1], 7) + std::rotl(sums[2], 12) +
                        std::rotl(sums[3], 18);
   for (const std::uint64_t sum : sums) hash = merge(hash, sum);
@@ -51,11 +58,33 @@ std::uint64_t avalanche(std::uint64_t hash) noexcept {
 
 }  // namespace
 
-std::uint64_t checksum(const void* data, std::size_t size, std::uint64_t seed) noexcept {
+Checksum::Checksum(std::uint64_t seed) noexcept
+    : seed_(seed), sums_{seed + kPrime1 + kPrime2, seed + kPrime2, seed, seed - kPrime1} {}
+
+Checksum& Checksum::add(const void* data, std::size_t size) noexcept {
+  if (size == 0) return *this;
   const auto* at = static_cast<const unsigned char*>(data);
   const auto* const end = at + size;
-  std::uint64_t hash = size >= 32 ? hash_blocks(at, end, seed) : seed + kPrime5;
-  hash += size;
+  const std::size_t waiting = size_ % kBlock;
+  size_ += size;
+  if (waiting > 0) {
+    const std::size_t taken = std::min(size, kBlock - waiting);
+    std::memcpy(rest_.data() + waiting, at, taken);
+    at += taken;
+    if (waiting + taken < kBlock) return *this;
+    const unsigned char* block = rest_.data();
+    add_blocks(sums_, block, block + kBlock);
+  }
+  add_blocks(sums_, at, end);
+  std::memcpy(rest_.data(), at, static_cast<std::size_t>(end - at));
+  return *this;
+}
+
+std::uint64_t Checksum::value() const noexcept {
+  const unsigned char* at = rest_.data();
+  const auto* const end = at + size_ % kBlock;
+  std::uint64_t hash = size_ >= kBlock ? merged(sums_) : seed_ + kPrime5;
+  hash += size_;
   for (; end - at >= 8; at += 8) {
     hash = std::rotl(hash ^ round(0, load<std::uint64_t>(at)), 27) * kPrime1 + kPrime4;
   }
@@ -65,6 +94,10 @@ std::uint64_t checksum(const void* data, std::size_t size, std::uint64_t seed) n
   }
   for (; at != end; ++at) hash = std::rotl(hash ^ (*at * kPrime5), 11) * kPrime1;
   return avalanche(hash);
+}
+
+std::uint64_t checksum(const void* data, std::size_t size, std::uint64_t seed) noexcept {
+  return Checksum(seed).add(data, size).value();
 }
 
 }  // namespace smp::checkpoint

@@ -312,6 +312,21 @@ at::Tensor Exchange::own_values(std::size_t index) const {
   return own_.read(places_[static_cast<std::size_t>(ranks_.rank())][index]).detach();
 }
 
+void Exchange::check_own_values(std::size_t index) const {
+  if (!own_.check) return static_cast<void>(own_values(index));
+  own_.check(places_[static_cast<std::size_t>(ranks_.rank())][index]);
+}
+
+/// Returns true if the values are in `place` now.
+bool Exchange::put_own_values(std::size_t index,
+                              const std::function<at::Tensor(std::size_t)>& place) const {
+  if (!own_.read_into || !place) return false;
+  const auto target = place(index);
+  if (!target.defined()) return false;
+  own_.read_into(places_[static_cast<std::size_t>(ranks_.rank())][index], target);
+  return true;
+}
+
 std::vector<std::string> Exchange::wishes_of_all(const std::vector<bool>& wanted) const {
   SMP_ASSERT(wanted.size() == tensors_.size());
   d2d::Payload own;
@@ -323,7 +338,7 @@ std::vector<std::string> Exchange::wishes_of_all(const std::vector<bool>& wanted
   return wishes;
 }
 
-/// Reads every tensor that some rank wants and this rank may have to give, so that a failure shows
+/// Checks every tensor that some rank wants and this rank may have to give, so that a failure shows
 /// before anything is delivered; only if the offer says `read_first`. Throws on all ranks if one
 /// fails.
 void Exchange::require_readable(const std::vector<std::string>& wishes) const {
@@ -331,7 +346,7 @@ void Exchange::require_readable(const std::vector<std::string>& wishes) const {
     for (std::size_t i = 0; own_.read_first && i < tensors_.size(); ++i) {
       const bool wanted = std::any_of(wishes.begin(), wishes.end(),
                                       [i](const std::string& wish) { return wish[i] == '1'; });
-      if (wanted && gives(ranks_.rank(), i)) static_cast<void>(own_values(i));
+      if (wanted && gives(ranks_.rank(), i)) check_own_values(i);
     }
   }));
 }
@@ -374,7 +389,8 @@ void Exchange::compare_values(const std::vector<std::string>& wishes) const {
 }
 
 void Exchange::deliver(const std::vector<bool>& wanted,
-                       const std::function<void(std::size_t, const at::Tensor&)>& take) {
+                       const std::function<void(std::size_t, const at::Tensor&)>& take,
+                       const std::function<at::Tensor(std::size_t)>& place) {
   const auto wishes = wishes_of_all(wanted);
   require_readable(wishes);
   compare_values(wishes);
@@ -402,8 +418,12 @@ void Exchange::deliver(const std::vector<bool>& wanted,
     const bool sends = giver == self && members.size() > 1;
     const auto& info = tensors_[i];
     at::Tensor values;
-    if (gives(self, i) && (wants || sends || reads_together(i)))
-      note(attempt([&] { values = own_values(i); }));
+    if (gives(self, i) && (wants || sends || reads_together(i))) {
+      note(attempt([&] {
+        const bool alone = wants && !sends && !problem;
+        if (!alone || !put_own_values(i, place)) values = own_values(i);
+      }));
+    }
     if (sends && !values.defined()) values = d2d::new_tensor(info.sizes, info.dtype).zero_();
     if (sends || (wants && !gives(self, i))) {
       const auto root = members[0];

@@ -23,6 +23,11 @@ struct Offer {
   /// Returns the values of tensors[i]. It is called in any order, and may be called again for a
   /// tensor.
   std::function<at::Tensor(std::size_t)> read;
+  /// Throws what read(i) would, for less; empty: read(i) does.
+  std::function<void(std::size_t)> check = {};
+  /// Reads tensors[i] into a contiguous tensor of its shape and type in host memory, as read(i)
+  /// would; empty: values are copied there.
+  std::function<void(std::size_t, const at::Tensor&)> read_into = {};
   /// Marks the tensors that all ranks which offer them must read together, because each has a part
   /// of them: one element for each of `tensors`, or empty for none. They are read on all those
   /// ranks even if another rank gives them.
@@ -31,8 +36,8 @@ struct Offer {
   std::string source = {};
   /// The reason why this rank cannot take part, or empty. If any rank has one, all ranks throw it.
   std::string problem;
-  /// True if reading may fail, as from a file: then all that is wanted is read once before any of
-  /// it is given, so that a failure changes nothing.
+  /// True if reading may fail, as from a file: then all that is wanted is checked before any of it
+  /// is given, so that a failure changes nothing.
   bool read_first = false;
 };
 
@@ -90,9 +95,12 @@ class Exchange {
   /// first rank that does. Memory: one tensor beside what `take` keeps.
   /// @param wanted  one element for each of tensors(); may differ between ranks
   /// @param take    gets the number in tensors() and the values: own ones as they are, others new
+  /// @param place   returns where Offer::read_into() may put the values of that number, or nothing:
+  ///                an undefined tensor; `take` does not get what it put there
   /// @throws UsageError  several ranks want a tensor, and have different values of it.
   void deliver(const std::vector<bool>& wanted,
-               const std::function<void(std::size_t, const at::Tensor&)>& take);
+               const std::function<void(std::size_t, const at::Tensor&)>& take,
+               const std::function<at::Tensor(std::size_t)>& place = {});
 
   void agree(const std::exception_ptr& own_problem) const {
     checkpoint::agree(ranks_, own_problem, what_);
@@ -111,6 +119,8 @@ class Exchange {
   void require_readable(const std::vector<std::string>& wishes) const;
   void compare_values(const std::vector<std::string>& wishes) const;
   at::Tensor own_values(std::size_t index) const;
+  void check_own_values(std::size_t index) const;
+  bool put_own_values(std::size_t index, const std::function<at::Tensor(std::size_t)>& place) const;
   bool gives(int position, std::size_t index) const;
   bool reads_together(std::size_t index) const;
 

@@ -65,10 +65,8 @@ std::string read_header(const base::InputFile& file) {
   return text;
 }
 
-bool are_truth_values(const at::Tensor& tensor) {
-  const auto* const bytes = static_cast<const unsigned char*>(tensor.const_data_ptr());
-  return std::all_of(bytes, bytes + tensor.nbytes(), [](unsigned char byte) { return byte <= 1; });
-}
+/// Values are looked at while they are in a core's cache.
+constexpr std::uint64_t kPart = 512 << 10;
 
 }  // namespace
 
@@ -101,20 +99,68 @@ void SafetensorsReader::take_checksums(std::string text) {
   checksums_.assign(sums.begin() + 1, sums.end());
 }
 
+const PlacedTensor& SafetensorsReader::readable(std::size_t index) const {
+  const auto& placed = header_.tensors.at(index);
+  SMP_REQUIRE_AS(UnsupportedError, placed.unreadable.empty(), file_.path(), ": \"",
+                 placed.info.name, "\": ", placed.unreadable);
+  return placed;
+}
+
+void SafetensorsReader::require_checksum(std::size_t index, std::uint64_t sum) const {
+  SMP_REQUIRE(checksums_.empty() || sum == checksums_[index], file_.path(),
+              ": damaged values of \"", header_.tensors[index].info.name,
+              "\": their checksum does not fit");
+}
+
+void SafetensorsReader::require_truth_values(const PlacedTensor& placed,
+                                             std::string_view bytes) const {
+  const bool good =
+      placed.info.dtype != c10::ScalarType::Bool ||
+      std::all_of(bytes.begin(), bytes.end(), [](char byte) { return byte == 0 || byte == 1; });
+  SMP_REQUIRE(good, file_.path(), ": damaged values of \"", placed.info.name,
+              "\": truth values other than 0 and 1");
+}
+
 at::Tensor SafetensorsReader::read(std::size_t index) const {
-  const auto& [info, begin, end, unreadable] = header_.tensors.at(index);
-  SMP_REQUIRE_AS(UnsupportedError, unreadable.empty(), file_.path(), ": \"", info.name,
-                 "\": ", unreadable);
+  const auto& info = readable(index).info;
   at::NoGradGuard no_grad;
   at::Tensor tensor = at::empty(info.sizes, at::TensorOptions(info.dtype).device(at::kCPU));
-  if (end == begin) return tensor;
-  file_.read_at(data_begin_ + begin, tensor.mutable_data_ptr(), end - begin);
-  SMP_REQUIRE(
-      checksums_.empty() || checksum(tensor.const_data_ptr(), end - begin) == checksums_[index],
-      file_.path(), ": damaged values of \"", info.name, "\": their checksum does not fit");
-  SMP_REQUIRE(info.dtype != c10::ScalarType::Bool || are_truth_values(tensor), file_.path(),
-              ": damaged values of \"", info.name, "\": truth values other than 0 and 1");
+  read_into(index, tensor);
   return tensor;
+}
+
+void SafetensorsReader::read_into(std::size_t index, const at::Tensor& target) const {
+  const auto& placed = readable(index);
+  SMP_ASSERT(target.scalar_type() == placed.info.dtype && target.sizes() == placed.info.sizes &&
+                 target.is_contiguous() && target.is_cpu(),
+             placed.info.name);
+  const auto size = placed.end - placed.begin;
+  if (size == 0) return;
+  auto* const bytes = static_cast<char*>(target.mutable_data_ptr());
+  Checksum sum;
+  for (std::uint64_t done = 0; done < size;) {
+    const auto count = static_cast<std::size_t>(std::min(size - done, kPart));
+    file_.read_at(data_begin_ + placed.begin + done, bytes + done, count);
+    if (!checksums_.empty()) sum.add(bytes + done, count);
+    done += count;
+  }
+  require_checksum(index, sum.value());
+  require_truth_values(placed, {bytes, static_cast<std::size_t>(size)});
+}
+
+void SafetensorsReader::check(std::size_t index) const {
+  const auto& placed = readable(index);
+  const auto begin = data_begin_ + placed.begin;
+  const auto size = placed.end - placed.begin;
+  if (checksums_.empty() && placed.info.dtype != c10::ScalarType::Bool) {
+    return file_.require_readable(begin, size);
+  }
+  Checksum sum;
+  file_.read_parts(begin, size, [&](std::string_view part) {
+    if (!checksums_.empty()) sum.add(part.data(), part.size());
+    require_truth_values(placed, part);
+  });
+  if (size > 0) require_checksum(index, sum.value());
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorInfo> tensors,

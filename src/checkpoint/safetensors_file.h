@@ -8,10 +8,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "alive/writing.h"
-#include "base/files.h"
+#include "base/input_file.h"
 #include "base/replacement_file.h"
 #include "checkpoint/safetensors_header.h"
 
@@ -30,6 +31,7 @@ class SafetensorsReader {
   explicit SafetensorsReader(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
+  const base::InputFile::Identity& identity() const { return file_.identity(); }
   const std::vector<PlacedTensor>& tensors() const { return header_.tensors; }
   /// The metadata of the file, without the entry of the checksums.
   const Metadata& metadata() const { return header_.metadata; }
@@ -37,6 +39,10 @@ class SafetensorsReader {
   /// @throws UsageError        the values are damaged, or can no longer be read.
   /// @throws UnsupportedError  LibTorch has no such tensors (PlacedTensor::unreadable).
   at::Tensor read(std::size_t index) const;
+  /// Reads it into `target`: contiguous, in host memory, of its shape and type. @throws as read()
+  void read_into(std::size_t index, const at::Tensor& target) const;
+  /// Throws what read() would, and keeps nothing. @throws as read()
+  void check(std::size_t index) const;
   /// Returns the checksum that the file has of the values of tensors()[index], which depends on
   /// nothing else; nothing if it has none.
   std::optional<std::uint64_t> stored_checksum(std::size_t index) const {
@@ -45,6 +51,9 @@ class SafetensorsReader {
 
  private:
   void take_checksums(std::string text);
+  const PlacedTensor& readable(std::size_t index) const;
+  void require_checksum(std::size_t index, std::uint64_t sum) const;
+  void require_truth_values(const PlacedTensor& placed, std::string_view bytes) const;
 
   base::InputFile file_;
   SafetensorsHeader header_;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/input_file.h"
 #include "base/text/excerpt.h"
 #include "checkpoint/first_difference.h"
 #include "checkpoint/slice_notes.h"
@@ -182,11 +183,32 @@ void SafetensorsSet::add_tensors_of(const SafetensorsReader& file) {
   }
 }
 
-at::Tensor SafetensorsSet::read(std::size_t number) const {
+const SafetensorsSet::Entry& SafetensorsSet::readable(std::size_t number) const {
   const auto& entry = tensors_.at(number);
   SMP_REQUIRE_AS(UnsupportedError, entry.unreadable.empty(), entry.file->path(), ": \"",
                  entry.info.name, "\": ", entry.unreadable);
+  return entry;
+}
+
+at::Tensor SafetensorsSet::read(std::size_t number) const {
+  const auto& entry = readable(number);
   return entry.file->read(entry.index);
+}
+
+void SafetensorsSet::read_into(std::size_t number, const at::Tensor& target) const {
+  const auto& entry = readable(number);
+  entry.file->read_into(entry.index, target);
+}
+
+void SafetensorsSet::check(std::size_t number) const {
+  const auto& entry = readable(number);
+  entry.file->check(entry.index);
+}
+
+std::vector<base::InputFile::Identity> SafetensorsSet::identities() const {
+  std::vector<base::InputFile::Identity> all;
+  for (const auto& file : files_) all.push_back(file->identity());
+  return all;
 }
 
 }  // namespace smp::checkpoint

@@ -39,8 +39,15 @@ class SafetensorsSet {
   const Aliases& aliases() const { return aliases_; }
   /// Reads tensors()[number] into a new CPU tensor. @throws as SafetensorsReader::read()
   at::Tensor read(std::size_t number) const;
+  /// Reads it into `target`. @throws as SafetensorsReader::read_into()
+  void read_into(std::size_t number, const at::Tensor& target) const;
+  /// Throws what read() would.
+  void check(std::size_t number) const;
+  /// What tells the files from others: of each in turn.
+  std::vector<base::InputFile::Identity> identities() const;
 
  private:
+  const Entry& readable(std::size_t number) const;
   void open_folder(const std::string& folder);
   void open_index(const std::string& path);
   const SafetensorsReader& open(const std::string& path);

@@ -113,6 +113,13 @@ at::Tensor Incoming::read(std::size_t index) const {
   return values;
 }
 
+void Incoming::read_into(std::size_t index, const at::Tensor& target) const {
+  const auto& [number, part] = sources_.at(index);
+  if (part.count == 1 && !part.turned) return files_->read_into(number, target);
+  const at::NoGradGuard no_grad;
+  target.copy_(read(index));
+}
+
 std::vector<std::string> names_in(const PublishedFiles& files, const NameMap& names) {
   std::vector<std::string> own;
   std::set<std::string> there;

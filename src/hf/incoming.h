@@ -35,6 +35,10 @@ class Incoming {
   const std::vector<std::string>& ignored() const noexcept { return ignored_; }
   /// Reads tensors()[index].
   at::Tensor read(std::size_t index) const;
+  /// Reads it into `target`, as SafetensorsReader::read_into() does.
+  void read_into(std::size_t index, const at::Tensor& target) const;
+  /// Throws what read() would.
+  void check(std::size_t index) const { files_->check(sources_.at(index).number); }
 
   /// Throws unless all tensors that the model has once are equal in the files. Reads them.
   void require_ties() const;

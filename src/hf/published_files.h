@@ -35,6 +35,11 @@ class PublishedFiles {
   /// first.
   std::optional<std::size_t> find_tied(const std::string& name) const;
   at::Tensor read(std::size_t number) const { return files_.read(number); }
+  void read_into(std::size_t number, const at::Tensor& target) const {
+    files_.read_into(number, target);
+  }
+  /// Throws what read() would.
+  void check(std::size_t number) const { files_.check(number); }
   /// Returns where two tensors differ, if they do, shapes included, as a text.
   std::optional<std::string> difference(std::size_t first, std::size_t second) const;
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "d2d/wire/simulated_job.h"
 #include "support/refusal.h"
 
@@ -93,6 +94,54 @@ TEST(Exchange, KeepsChecksumsOfFiles) {
         EXPECT_EQ(text, "accepted");
         EXPECT_EQ(taken, (std::vector<float>{10, 11}));
       }
+    }
+  });
+}
+
+/// What nobody else wants goes where it belongs without a copy, once all that is wanted is checked.
+TEST(Exchange, ReadsIntoPlaces) {
+  d2d::SimulatedJob job(2);
+  job.on_ranks({0, 1}, [&](int rank, d2d::Communicators& own) {
+    for (const bool damaged : {false, true}) {
+      std::vector<std::string> done;
+      auto offer = offer_of(rank == 0 ? std::vector<int>{0, 1} : std::vector<int>{2});
+      offer.read_first = true;
+      const auto read = offer.read;
+      offer.read = [&, read](std::size_t i) {
+        done.push_back("read " + std::to_string(i));
+        return read(i);
+      };
+      offer.check = [&](std::size_t i) {
+        done.push_back("check " + std::to_string(i));
+        SMP_REQUIRE(!damaged || rank == 0, "it is damaged");
+      };
+      offer.read_into = [&, read](std::size_t i, const at::Tensor& target) {
+        done.push_back("into " + std::to_string(i));
+        target.copy_(read(i));
+      };
+      std::vector<at::Tensor> places{at::zeros({1}), at::zeros({1}), at::zeros({1})};
+      std::map<std::size_t, float> taken;
+      const std::vector<bool> wanted{rank == 0, true, rank == 1};
+      Exchange exchange(own.all(), std::move(offer), "the test");
+      const auto text = refusal([&] {
+        exchange.deliver(
+            wanted,
+            [&](std::size_t i, const at::Tensor& values) { taken[i] = values.item<float>(); },
+            [&](std::size_t i) { return places[i]; });
+      });
+      using Done = std::vector<std::string>;
+      if (damaged) {
+        EXPECT_THAT(text, HasSubstr("it is damaged"));
+        EXPECT_EQ(done, rank == 0 ? (Done{"check 0", "check 1"}) : Done{"check 0"});
+        EXPECT_TRUE(taken.empty());
+        continue;
+      }
+      EXPECT_EQ(text, "accepted");
+      EXPECT_EQ(done, rank == 0 ? (Done{"check 0", "check 1", "into 0", "read 1"})
+                                : (Done{"check 0", "into 0"}));
+      EXPECT_EQ(taken, (std::map<std::size_t, float>{{1, 11}}));
+      EXPECT_EQ(places[rank == 0 ? 0 : 2].item<float>(), rank == 0 ? 10 : 12);
+      EXPECT_EQ(places[1].item<float>(), 0);
     }
   });
 }

@@ -8,8 +8,10 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 #include "api/two_ranks.h"
+#include "base/files.h"
 #include "checkpoint/model_state_testing.h"
 
 namespace smp::model_state {
@@ -231,6 +233,71 @@ TEST(ModelFile, WithDamagedValuesChangesNothing) {
     });
     flip(size - static_cast<std::uintmax_t>(from_end));
   }
+  std::filesystem::remove(path);
+}
+
+/// A stage reads what it owns where it sees the file of the first one, which else reads for it.
+TEST(ModelFile, IsReadByWhoOwnsIt) {
+  const auto path = testing::TempDir() + "owned." + std::to_string(getpid()) + ".safetensors";
+  const auto copy = path + ".copy";
+  const auto expected = plain_dict();
+  save_safetensors(expected, path);
+  std::filesystem::copy_file(path, copy);
+  std::string bytes = base::read_file(path);
+  const auto values = expected.at("blocks.1.linear.weight").contiguous();
+  const std::string_view damaged(static_cast<const char*>(values.const_data_ptr()),
+                                 values.nbytes());
+  bytes[bytes.find(damaged)] ^= 1;
+  for (const bool seen : {true, false}) {
+    base::write_file(path, bytes);
+    on_ranks(3, [&] {
+      DistributedModel model(make_net(77));
+      spread(model);  // blocks.1 to rank 2
+      model.place();
+      const auto before = model.state_dict(kAllPpRanks);
+      const auto own = rank() == 0 || seen ? path : copy;
+      const auto text = refusal([&] { load_safetensors(model, own); });
+      EXPECT_THAT(text, HasSubstr("damaged values of \"blocks.1.linear.weight\""));
+      const int reader = seen ? 2 : 0;
+      const auto told = HasSubstr("rank " + std::to_string(reader) + ":");
+      if (rank() == reader) {
+        EXPECT_THAT(text, testing::Not(told));
+      } else {
+        EXPECT_THAT(text, told);
+      }
+      expect_same(model.state_dict(kAllPpRanks), before);
+    });
+    std::filesystem::copy_file(copy, path, std::filesystem::copy_options::overwrite_existing);
+    on_ranks(3, [&] {
+      DistributedModel model(make_net(77));
+      spread(model);
+      model.place();
+      load_safetensors(model, rank() == 0 || seen ? path : copy);
+      expect_same(model.state_dict(kAllPpRanks), expected);
+    });
+  }
+  std::filesystem::remove(path);
+  std::filesystem::remove(copy);
+}
+
+/// A file of another program has no checksums, and may be of other types.
+TEST(ModelFile, OfOtherTypesIsConverted) {
+  const auto path = testing::TempDir() + "narrow." + std::to_string(getpid()) + ".safetensors";
+  StateDict narrow;
+  for (const auto& [name, tensor] : plain_dict()) {
+    const bool stays = !tensor.is_floating_point() || name == "blocks.1.linear.bias";
+    narrow.insert(name, stays ? tensor : tensor.to(torch::kFloat));
+  }
+  save_safetensors(narrow, path);
+  on_ranks(2, [&] {
+    DistributedModel model(make_net(77));
+    spread(model);
+    model.place();
+    load_safetensors(model, path);
+    for (const auto& [name, tensor] : model.state_dict(kAllPpRanks)) {
+      EXPECT_TRUE(torch::equal(tensor, narrow.at(name).to(tensor.scalar_type()))) << name;
+    }
+  });
   std::filesystem::remove(path);
 }
 

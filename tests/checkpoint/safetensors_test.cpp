@@ -414,39 +414,6 @@ TEST_F(Safetensors, RefusesDeepNestingAndLengthsBeyondTheFile) {
   EXPECT_THAT(refusal([&] { load_safetensors(path(".")); }), HasSubstr("a folder with neither"));
 }
 
-std::string damaged(std::string bytes, std::mt19937& random, int places) {
-  const auto below = [&](std::size_t count) { return random() % std::max<std::size_t>(count, 1); };
-  for (int i = 0; i < places; ++i) {
-    const auto at = below(bytes.size());
-    const auto count = 1 + below(16);
-    switch (below(7)) {
-      case 0:
-        bytes[at] ^= static_cast<char>(1u << below(8));
-        break;
-      case 1:
-        bytes[at] = static_cast<char>(random());
-        break;
-      case 2:
-        bytes.resize(at);
-        break;
-      case 3:
-        bytes.insert(at, count, static_cast<char>(random()));
-        break;
-      case 4:
-        bytes.erase(at, count);
-        break;
-      case 5:
-        bytes += bytes.substr(at, count);
-        break;
-      default:
-        bytes.replace(at, count, bytes.substr(below(bytes.size()), count));
-        break;
-    }
-    if (bytes.empty()) bytes = "x";
-  }
-  return bytes;
-}
-
 TEST_F(Safetensors, NoticesDamageAnywhere) {
   torch::manual_seed(1);
   const auto dict = example();
@@ -503,6 +470,23 @@ TEST(Checksum, IsXxh64) {  // published values
   EXPECT_EQ(of("a"), 0xd24ec4f1a98c6e5bull);
   EXPECT_EQ(of("abc"), 0x44bc2cf5ad770999ull);
   EXPECT_EQ(of("Nobody inspects the spammish repetition"), 0xfbcea83c8a378bf1ull);
+}
+
+TEST(Checksum, MayComeInParts) {
+  std::string bytes(300, '\0');
+  std::mt19937 random(3);
+  for (auto& byte : bytes) byte = static_cast<char>(random());
+  for (const std::size_t size : {0u, 1u, 31u, 32u, 33u, 64u, 95u, 300u}) {
+    for (int round = 0; round < 20; ++round) {
+      Checksum parts;
+      for (std::size_t at = 0; at < size;) {
+        const auto count = std::min<std::size_t>(size - at, random() % 70);
+        parts.add(bytes.data() + at, count);
+        at += count;
+      }
+      EXPECT_EQ(parts.value(), checksum(bytes.data(), size)) << size;
+    }
+  }
 }
 
 TEST(StateDict, IsOrderedAndRefusesWhatMakesNoSense) {

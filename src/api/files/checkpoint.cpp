@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/files/file_share.h"
 #include "api/files/model_exchange.h"
 #include "api/files/model_save.h"
 #include "api/rank/public_call.h"
@@ -130,25 +131,39 @@ StateDict load_safetensors(const std::string& path, bool strict) {
 
 namespace {
 
-/// Returns an offer of the tensors of files, under those of their names that `model` knows.
-checkpoint::Offer offer_of_files(const std::string& path, const torch::nn::Module& model) {
-  const auto files = std::make_shared<const SafetensorsSet>(path);
-  const auto tensors = checkpoint::tensors_of(model);
-  std::set<std::string> known, stored;
-  for (const auto& [tensor, names] : tensors) known.insert(names.begin(), names.end());
+/// Returns the numbers of a model's tensors by each of their names.
+std::unordered_map<std::string, std::size_t> numbers_by_name(
+    const std::vector<checkpoint::NamedTensor>& tensors) {
+  std::unordered_map<std::string, std::size_t> numbers;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    for (const auto& name : tensors[i].names) numbers.emplace(name, i);
+  }
+  return numbers;
+}
+
+/// Returns an offer of the tensors of `files` that this rank reads, under those of their names that
+/// the model knows.
+checkpoint::Offer offer_of_files(const std::shared_ptr<const SafetensorsSet>& files,
+                                 const std::vector<checkpoint::NamedTensor>& tensors,
+                                 const FileShare& share) {
+  const auto known = numbers_by_name(tensors);
+  std::set<std::string> stored;
   for (const auto& entry : files->tensors()) stored.insert(entry.info.name);
   std::map<std::string, std::vector<std::string>> aliases;
   for (const auto& [alias, name] : files->aliases()) {
-    if (known.count(alias) > 0 && stored.count(alias) == 0) aliases[name].push_back(alias);
+    if (known.contains(alias) && !stored.contains(alias)) aliases[name].push_back(alias);
   }
   checkpoint::Offer offer;
   std::vector<std::size_t> numbers;
   for (std::size_t i = 0; i < files->tensors().size(); ++i) {
     const auto& entry = files->tensors()[i];
     auto names = aliases[entry.info.name];
-    if (names.empty() || known.count(entry.info.name) > 0) names.push_back(entry.info.name);
+    if (names.empty() || known.contains(entry.info.name)) names.push_back(entry.info.name);
     for (const auto& name : names) {
-      SMP_REQUIRE_AS(UnsupportedError, entry.unreadable.empty() || known.count(name) == 0,
+      const auto number = known.find(name);
+      const bool reads = number == known.end() ? share.speaks : share.reads[number->second];
+      if (!reads) continue;
+      SMP_REQUIRE_AS(UnsupportedError, entry.unreadable.empty() || number == known.end(),
                      entry.file->path(), ": \"", name, "\": ", entry.unreadable);
       // What cannot be read is offered as bytes, which no tensor of the model takes.
       offer.tensors.push_back(
@@ -157,8 +172,10 @@ checkpoint::Offer offer_of_files(const std::string& path, const torch::nn::Modul
     }
   }
   offer.read_first = true;
-  offer.read = [files, numbers = std::move(numbers)](std::size_t i) {
-    return files->read(numbers[i]);
+  offer.read = [files, numbers](std::size_t i) { return files->read(numbers[i]); };
+  offer.check = [files, numbers](std::size_t i) { files->check(numbers[i]); };
+  offer.read_into = [files, numbers](std::size_t i, const at::Tensor& target) {
+    files->read_into(numbers[i], target);
   };
   offer.problem = checkpoint::problem_with_repeats(tensors, offer);
   return offer;
@@ -168,13 +185,22 @@ checkpoint::Offer offer_of_files(const std::string& path, const torch::nn::Modul
 
 LoadResult load_safetensors(DistributedModelBase& model, const std::string& path, bool strict) {
   const PublicCall call("smp::load_safetensors");
-  checkpoint::Offer offer;
-  if (between_steps("load_safetensors").is_first_stage()) {
-    try {
-      offer = offer_of_files(path, model.base_module());
-    } catch (const std::exception& error) {
-      offer.problem = error.what();
+  const auto& rank = between_steps("load_safetensors");
+  const auto tensors = checkpoint::tensors_of(model.base_module());
+  std::shared_ptr<const SafetensorsSet> files;
+  const auto problem = checkpoint::attempt([&] {
+    if (rank.is_first_stage() || model.partitioned()) {
+      files = std::make_shared<const SafetensorsSet>(path);
     }
+  });
+  const auto seen = files ? files->identities() : std::vector<base::InputFile::Identity>();
+  const auto share = share_files(model, rank, tensors, seen, "load_safetensors");
+  checkpoint::Offer offer;
+  try {
+    if (problem && share.speaks) std::rethrow_exception(problem);
+    if (files) offer = offer_of_files(files, tensors, share);
+  } catch (const std::exception& error) {
+    offer.problem = error.what();
   }
   offer.source = "the file " + path;
   return load_model(model, std::move(offer), strict, "load_safetensors");

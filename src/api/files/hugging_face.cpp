@@ -74,9 +74,14 @@ Given given(const std::string& path, const NameMap& names, const std::vector<Nam
     const auto& more = incoming->unexpected();
     given.offer.tensors.insert(given.offer.tensors.end(), more.begin(), more.end());
   }
-  given.offer.read = [incoming, numbers = std::move(numbers)](std::size_t i) {
+  const auto number = [numbers = std::move(numbers)](std::size_t i) {
     SMP_ASSERT(i < numbers.size(), "a tensor that the model does not have");
-    return incoming->read(numbers[i]);
+    return numbers[i];
+  };
+  given.offer.read = [incoming, number](std::size_t i) { return incoming->read(number(i)); };
+  given.offer.check = [incoming, number](std::size_t i) { incoming->check(number(i)); };
+  given.offer.read_into = [incoming, number](std::size_t i, const at::Tensor& target) {
+    incoming->read_into(number(i), target);
   };
   given.offer.read_first = true;
   return given;

@@ -125,6 +125,17 @@ class Memory {
   std::unordered_map<std::string, at::Tensor> targets_;  // by name
 };
 
+/// Returns the memory of `target` if the values of `info` may be read into it, else nothing.
+/// Whoever saved the tensor for a backward sees by its version that it was written.
+at::Tensor memory_for(const TensorInfo& info, const at::Tensor& target) {
+  const bool fits = target.layout() == at::kStrided && target.is_cpu() &&
+                    target.scalar_type() == info.dtype && target.sizes() == info.sizes &&
+                    target.is_contiguous() && d2d::is_plain(target);
+  if (!fits) return {};
+  if (!target.is_inference()) target.unsafeGetTensorImpl()->bump_version();
+  return d2d::detached(target);
+}
+
 /// A load into a model, by all ranks that hold a part of it. What has values is written at once;
 /// what has none yet gets the values of now when the model is placed, in the order of the program.
 class ModelLoad {
@@ -170,8 +181,13 @@ class ModelLoad {
       return !deferred::is_delayed(tensor) && !server::is_foreign(tensor);
     });
     const auto overlapping = sharing_memory(now);
+    const auto place = [&](std::size_t source) {
+      const auto& target = now.at(source);
+      const bool whole = !overlapping.contains(source) && !whole_.is_slice(target);
+      return whole ? memory_for(exchange_->tensors()[source], target) : at::Tensor();
+    };
     Targets held_back;  // values of tensors that share memory: the model's order counts
-    exchange_->deliver(wanted(now), [&](std::size_t source, const at::Tensor& values) {
+    const auto take = [&](std::size_t source, const at::Tensor& values) {
       const auto& target = now.at(source);
       const auto own = whole_.own_part(target, values);
       if (overlapping.contains(source)) {
@@ -179,7 +195,8 @@ class ModelLoad {
       } else {
         checkpoint::store(target, own);
       }
-    });
+    };
+    exchange_->deliver(wanted(now), take, place);
     for (const std::size_t source : in_order(held_back)) {
       checkpoint::store(now.at(source), held_back.at(source));
     }

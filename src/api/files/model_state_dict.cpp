@@ -73,6 +73,9 @@ LoadResult load_module(torch::nn::Module& module, const checkpoint::Offer& offer
   auto problem = checkpoint::problem_with_repeats(tensors, offer);
   if (strict && problem.empty()) problem = checkpoint::problem_with_ties(tensors, offer);
   SMP_REQUIRE(problem.empty(), what, ": ", problem);
+  for (const auto& source : plan.sources) {  // whatever is damaged, nothing is loaded
+    if (source && offer.read_first) offer.check ? offer.check(*source) : void(offer.read(*source));
+  }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (plan.sources[i]) checkpoint::store(tensors[i].tensor, offer.read(*plan.sources[i]));
   }
