@@ -3,14 +3,10 @@
 // again, in turns; beside torch.utils.checkpoint on the same GPT.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,6 +16,7 @@
 #include "harness.h"
 #include "models/gpt.h"
 #include "program.h"
+#include "python_peer.h"
 #include "smp/recompute/activation_checkpointing.h"
 #include "support/tensor_bytes.h"
 
@@ -83,65 +80,21 @@ class Contestant {
   double loss_ = 0;
 };
 
-/// A Python that runs perf/recompute/torch_checkpoint.py, a step at a time.
-class Torch {
- public:
-  explicit Torch(const std::string& python) {
-    int to[2], from[2];
-    SMP_REQUIRE(pipe(to) == 0 && pipe(from) == 0, "no pipe to ", python);
-    child_ = fork();
-    SMP_REQUIRE(child_ >= 0, "no process for ", python);
-    if (child_ == 0) become(python, to, from);
-    close(to[0]);
-    close(from[1]);
-    to_ = fdopen(to[1], "w");
-    from_ = fdopen(from[0], "r");
-    char word[16] = {};
-    ready_ = std::fscanf(from_, "%15s", word) == 1 && std::string(word) == "ready";
+/// Torch on the same GPT.
+std::unique_ptr<PythonPeer> start_torch(const std::string& python) {
+  const auto of = config();
+  std::vector<std::string> script = {"perf/recompute/torch_checkpoint.py"};
+  for (const auto number : {static_cast<std::int64_t>(at::get_num_threads()), of.vocabulary,
+                            of.length, of.width, of.heads, of.layers}) {
+    script.push_back(std::to_string(number));
   }
-  ~Torch() {
-    std::fclose(to_);
-    std::fclose(from_);
-    waitpid(child_, nullptr, 0);
-  }
-  Torch(const Torch&) = delete;
-  Torch& operator=(const Torch&) = delete;
+  return start_python_peer(python, std::move(script));
+}
 
-  bool ready() const { return ready_; }
-  /// Returns the microseconds of forward and backward.
-  double run(const std::string& way) {
-    std::fprintf(to_, "%s %ld\n", way.c_str(), static_cast<long>(rows()));
-    std::fflush(to_);
-    double seconds = 0, loss = 0;
-    SMP_REQUIRE(std::fscanf(from_, "%lf %lf", &seconds, &loss) == 2, "torch has ended early");
-    return 1e6 * seconds;
-  }
-
- private:
-  [[noreturn]] static void become(const std::string& python, const int (&to)[2],
-                                  const int (&from)[2]) {
-    dup2(to[0], 0);
-    dup2(from[1], 1);
-    for (const int end : {to[0], to[1], from[0], from[1]}) close(end);
-    const auto of = config();
-    std::vector<std::string> words = {python, "perf/recompute/torch_checkpoint.py"};
-    for (const auto number : {static_cast<std::int64_t>(at::get_num_threads()), of.vocabulary,
-                              of.length, of.width, of.heads, of.layers}) {
-      words.push_back(std::to_string(number));
-    }
-    std::vector<char*> arguments;
-    for (auto& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    execv(python.c_str(), arguments.data());
-    std::perror(python.c_str());
-    std::_Exit(1);
-  }
-
-  pid_t child_ = -1;
-  std::FILE* to_ = nullptr;
-  std::FILE* from_ = nullptr;
-  bool ready_ = false;
-};
+/// Returns the microseconds of forward and backward.
+double run_torch(PythonPeer& torch, const std::string& way) {
+  return 1e6 * torch.ask(base::concat(way, " ", rows()));
+}
 
 /// Medians, over rounds, of what a way takes beyond what nothing computed again takes.
 double ratio_of(const std::vector<double>& a, const std::vector<double>& b) {
@@ -150,7 +103,7 @@ double ratio_of(const std::vector<double>& a, const std::vector<double>& b) {
   return median(ratios);
 }
 
-void measure(Report& report, Torch* torch, int times_each) {
+void measure(Report& report, PythonPeer* torch, int times_each) {
   at::manual_seed(2);
   const auto tokens = models::draw_sequences(rows(), config());
   std::map<std::string, std::unique_ptr<Contestant>> all;
@@ -165,7 +118,9 @@ void measure(Report& report, Torch* torch, int times_each) {
     std::map<std::string, double> now;
     for (const auto& way : kWays) now[way] = all[way]->run(tokens);
     if (torch != nullptr) {
-      for (const char* way : {"kept", "full"}) now[std::string("torch.") + way] = torch->run(way);
+      for (const char* way : {"kept", "full"}) {
+        now[std::string("torch.") + way] = run_torch(*torch, way);
+      }
     }
     if (round == 0) continue;
     for (const auto& [way, microseconds] : now) times[way].push_back(microseconds);
@@ -195,8 +150,7 @@ void measure(Report& report, Torch* torch, int times_each) {
 }
 
 void run(int argc, char** argv) {
-  const char* const given = std::getenv("SMP_PEERS_PYTHON");
-  std::string python = given == nullptr ? "" : given;
+  std::string python = offered_python();
   CLI::App app("What activations that are computed again save and cost", "smp perf recompute");
   app.add_option("--python", python, "a Python with torch, for the rows of torch.utils.checkpoint");
   int times_each = 15;
@@ -206,14 +160,7 @@ void run(int argc, char** argv) {
   if (!parse_options(app, argc, argv)) return;
   support::count_tensor_bytes();
   Report report("recompute");
-  std::unique_ptr<Torch> torch;
-  if (!python.empty()) {
-    torch = std::make_unique<Torch>(python);
-    if (!torch->ready()) torch.reset();
-  }
-  if (torch == nullptr) {
-    std::fprintf(stderr, "no Python with torch: its rows are left out\n");
-  }
+  const auto torch = start_torch(python);
   measure(report, torch.get(), times_each);
   report.finish();
 }

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "fuzz/acts.h"
 #include "fuzz/apart.h"
+#include "fuzz/between.h"
 #include "smp/smp.h"
 #include "support/dice.h"
 
@@ -102,10 +103,8 @@ void note_memory(const std::vector<std::pair<std::string, Tensor>>& tensors, Fac
 
 std::string state() { return bytes_of(at::detail::getDefaultCPUGenerator().get_state()); }
 
-void note_what_was_seen(const Builder& builder, Facts& facts) {
-  for (std::size_t i = 0; i < builder.seen().size(); ++i) {
-    facts["seen " + std::to_string(i)] = builder.seen()[i];
-  }
+void note_what_was_seen(const std::vector<std::string>& seen, Facts& facts) {
+  for (std::size_t i = 0; i < seen.size(); ++i) facts["seen " + std::to_string(i)] = seen[i];
   facts["generator"] = state();
   facts["default type"] = base::concat(c10::get_default_dtype());
 }
@@ -120,8 +119,15 @@ void note_members(const Builder& builder, Facts& facts) {
 Facts build_ordinarily(const Construction& construction) {
   Builder builder(/*delayed=*/false);
   Whole whole(builder, construction);
+  auto seen = builder.seen();
+  for (const auto seed : construction.between) {
+    const auto load = [&](const StateDict& dict, bool strict) {
+      load_state_dict(*whole, dict, strict);
+    };
+    act_between(*whole, load, seed, seen);
+  }
   Facts facts;
-  note_what_was_seen(builder, facts);
+  note_what_was_seen(seen, facts);
   std::vector<std::pair<std::string, Tensor>> tensors;
   for (const auto& all : {whole->named_parameters(), whole->named_buffers()}) {
     for (const auto& item : all) tensors.emplace_back(item.key(), item.value());
@@ -140,12 +146,19 @@ Facts build_delayed(const Construction& construction) {
     const delay_param_initialization delay;
     whole = Whole(builder, construction);
   }
-  Facts facts;
-  note_what_was_seen(builder, facts);
   DistributedModel model(whole);
   for (std::size_t i = 0; i < construction.modules.size(); ++i) {
     model.set_partition("m" + std::to_string(i), static_cast<int>(i) % construction.ranks);
   }
+  auto seen = builder.seen();
+  for (const auto seed : construction.between) {
+    const auto load = [&](const StateDict& dict, bool strict) {
+      model.load_state_dict(dict, strict);
+    };
+    act_between(*whole, load, seed, seen);
+  }
+  Facts facts;
+  note_what_was_seen(seen, facts);
   model.place();
   std::vector<std::pair<std::string, Tensor>> tensors;
   for (const auto& all : {model.local_named_parameters(), model.local_named_buffers()}) {
@@ -194,6 +207,8 @@ Construction draw_construction(std::uint64_t seed) {
   for (int i = construction.ranks + dice.below(2); i > 0; --i) {
     construction.modules.push_back(draw_acts(dice, dice.between(2, 9), 0));
   }
+  const int between = dice.chance(.5) ? dice.between(1, 4) : 0;
+  for (int i = 0; i < between; ++i) construction.between.push_back(dice.next());
   return construction;
 }
 
@@ -255,6 +270,11 @@ bool without_one(const Construction& whole,
     return false;
   };
   Construction copy = whole;
+  for (std::size_t i = 0; i < copy.between.size(); ++i) {
+    copy.between.erase(copy.between.begin() + static_cast<std::ptrdiff_t>(i));
+    if (change(copy)) return true;
+    copy.between = whole.between;
+  }
   for (auto& acts : copy.modules) {
     if (try_list(copy, acts)) return true;
   }
@@ -298,6 +318,9 @@ std::string pseudo_code(const Construction& construction) {
   for (std::size_t i = 0; i < construction.modules.size(); ++i) {
     out << "m" << i << ":\n";
     print(out, construction.modules[i], 1);
+  }
+  for (const auto seed : construction.between) {
+    out << name_of_between(seed) << " (" << seed << ")\n";
   }
   return out.str();
 }

@@ -23,13 +23,14 @@ struct Construction {
   std::uint64_t seed = 0;
   int ranks = 1;
   std::vector<std::vector<Act>> modules;
+  std::vector<std::uint64_t> between;  ///< construction and placement: fuzz/between.h
 };
 
 /// Returns a constructor that depends on the seed only.
 Construction draw_construction(std::uint64_t seed);
 
-/// Builds it as a plain program does, and on every rank under the scope, and compares all that a
-/// program can see of the two. In this process: a crash is the caller's.
+/// Builds it as a plain program does, and on every rank under the scope, does what comes between,
+/// and compares all that a program can see of the two. In this process: a crash is the caller's.
 Result judge_construction(const Construction& construction);
 
 /// Returns a smaller one with the same verdict, or the same. @param seconds  to spend at most
