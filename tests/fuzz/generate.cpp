@@ -69,6 +69,7 @@ class Generator {
     additions();
     program_.body.row_lists = draw("lists of rows", .3);
     program_.delayed = draw("delayed initialisation", .25);
+    program_.loads = draw("loads before the first step", .25);
     return std::move(program_);
   }
 

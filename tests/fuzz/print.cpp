@@ -65,7 +65,8 @@ class Printer {
          << (p.joins    ? " with a group that joins"
              : p.groups ? " with two groups"
                         : "")
-         << (p.reloads ? ", reloaded" : "") << (p.delayed ? ", initialised late" : "") << "\n";
+         << (p.reloads ? ", reloaded" : "") << (p.delayed ? ", initialised late" : "")
+         << (p.loads ? ", loaded" : "") << "\n";
   }
 
   std::string name(int number) const {
@@ -306,6 +307,7 @@ std::set<std::string> features(const Program& program) {
   note(program.joins, "a group joins");
   note(program.reloads, "reloads");
   note(program.delayed, "delayed initialisation");
+  note(program.loads, "loads before the first step");
   note(body.models == 2, "two models");
   note(body.second_from > 0, "second model later");
   note(body.backwards > 1, "several backwards");

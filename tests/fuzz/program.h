@@ -122,6 +122,7 @@ struct Program {
   int steps_by_itself = -1;  ///< a user_steps::UserStep of an own optimizer; -1: SGD with momentum
   bool groups = false;       ///< the optimizer has two groups of parameters
   bool joins = false;        ///< of which the second joins it after the first step
+  bool loads = false;        ///< values are loaded and written before the first step
   bool reloads = false;      ///< then all goes into an optimizer that has them in another order
 };
 

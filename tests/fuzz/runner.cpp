@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "api/rank/rank.h"
+#include "checkpoint/module_tensors.h"
+#include "fuzz/between.h"
 #include "fuzz/nodes.h"
 #include "fuzz/optimizers.h"
 #include "fuzz/row_lists.h"
@@ -36,6 +38,27 @@ Batch batch_of(const Program& program, int step) {
 
 std::uint64_t model_seed(const Program& program, int model) {
   return program.seed * 10 + static_cast<unsigned>(model);
+}
+
+/// Loads values into a model that has not run, uses the dict for something else, and writes.
+void load_and_write(const Program& program, int model, torch::nn::Module& module,
+                    const Load& load) {
+  if (!program.loads) return;
+  const at::NoGradGuard no_grad;
+  auto generator = at::detail::createCPUGenerator(model_seed(program, model) + 1);
+  const auto tensors = checkpoint::tensors_of(module);
+  StateDict dict;
+  for (const auto& [tensor, names] : tensors) {
+    auto values = torch::rand(tensor.sizes(), generator, torch::kDouble);
+    if (tensor.requires_grad()) values -= .5;
+    if (!tensor.is_floating_point()) values *= 8;
+    dict.insert(names[0], values.to(tensor.scalar_type()));
+  }
+  load(dict, /*strict=*/true);
+  for (const auto& [name, values] : dict) Tensor(values).zero_();
+  for (const auto& named : tensors) {
+    if (named.tensor.requires_grad()) Tensor(named.tensor).mul_(.7);
+  }
 }
 
 using Call =
@@ -146,6 +169,10 @@ class Reference {
   explicit Reference(const Program& program) : program_(program) {
     for (int i = 0; i < program.body.models; ++i) {
       models_.push_back(std::make_unique<Model>(program, false, model_seed(program, i)));
+      auto& root = *models_.back()->root();
+      load_and_write(program, i, root, [&](const StateDict& dict, bool strict) {
+        load_state_dict(root, dict, strict);
+      });
       optimizers_.push_back(
           make_optimizer(program, models_.back()->root()->parameters(), first_groups(program)));
     }
@@ -293,6 +320,9 @@ class Rank {
       for (const auto& module : program_.modules) {
         if (module.pin >= 0) wrapped_.back()->set_partition(module.path, module.pin);
       }
+      load_and_write(program_, i, *models_.back()->root(), [&](const StateDict& dict, bool strict) {
+        wrapped_.back()->load_state_dict(dict, strict);
+      });
       add_optimizer(i, first_groups(program_));
     }
     if (program_.body.loss_rank < 0) return;

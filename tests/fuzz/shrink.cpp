@@ -91,6 +91,7 @@ void change_settings(std::vector<Change>& changes) {
   changes.push_back(setting(&Program::evaluates, false));
   changes.push_back(setting(&Program::fast_mode, false));
   changes.push_back(setting(&Program::delayed, false));
+  changes.push_back(setting(&Program::loads, false));
   changes.push_back([](Program& program) {
     const bool on = program.static_mode;
     program.static_mode = program.fast_mode = false;
