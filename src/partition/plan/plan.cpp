@@ -15,6 +15,7 @@
 #include "partition/model/module_tree.h"
 #include "partition/plan/plan_json.h"
 #include "partition/plan/plan_table.h"
+#include "partition/text/module_names.h"
 
 namespace smp {
 namespace {
@@ -22,6 +23,7 @@ namespace {
 using base::concat;
 using base::Json;
 using base::json_text;
+using partitioning::parent_path;
 using partitioning::quoted_path;
 
 constexpr const char* kFormat = "smp-plan";
@@ -50,8 +52,7 @@ void require_place_in_tree(const std::string& path, const std::unordered_set<std
               before.empty() ? "the model itself" : "a module",
               "; the first entry of \"modules\" is the model itself, \"\"");
   if (path.empty()) return;
-  const auto dot = path.rfind('.');
-  const auto parent = dot == std::string::npos ? std::string() : path.substr(0, dot);
+  const auto parent = parent_path(path);
   SMP_REQUIRE(before.contains(parent), name, ": module ", quoted_path(path), " comes before ",
               quoted_path(parent), ", which it is a part of; each module follows its parent");
 }

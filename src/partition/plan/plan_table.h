@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "smp/plan.h"
 
@@ -13,10 +12,5 @@ namespace smp::partitioning {
 /// without a summary, only modules and parameters.
 /// @param width  of the terminal, in columns; below 80 lines are longer than that
 std::string plan_table(const PartitionPlan& plan, int width = 100);
-
-/// Returns, by stage, the names of its modules, as few as possible: the outermost modules that lie
-/// there as a whole, runs of numbered siblings as ranges ("encoder.block[0:4]"), and others in
-/// braces ("encoder.block.4.{norm, attention, dropout}").
-std::vector<std::vector<std::string>> modules_of_stages(const PartitionPlan& plan);
 
 }  // namespace smp::partitioning

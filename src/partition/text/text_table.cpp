@@ -59,6 +59,13 @@ std::vector<std::string> wrapped(std::string_view text, int width) {
   return lines;
 }
 
+std::string wrapped_lines(std::string_view text, int width) {
+  std::string lines;
+  if (text.empty()) return lines;
+  for (const std::string& line : wrapped(text, width)) lines += line + "\n";
+  return lines;
+}
+
 void TextTable::add_row(std::vector<std::string> cells) {
   cells.resize(columns_.size());
   lines_.push_back({std::move(cells), {}, 0});

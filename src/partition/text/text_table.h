@@ -44,5 +44,7 @@ int text_width(std::string_view text);
 /// Splits `text` into pieces of at most `width` characters, behind a blank if possible, else behind
 /// a dot of a dotted path, else anywhere.
 std::vector<std::string> wrapped(std::string_view text, int width);
+/// Returns these pieces, each as a line; nothing for an empty text.
+std::string wrapped_lines(std::string_view text, int width);
 
 }  // namespace smp::partitioning

@@ -8,19 +8,16 @@
 #include <utility>
 
 #include "base/check.h"
+#include "partition/text/module_names.h"
 
 namespace smp::report {
 namespace {
 
 using base::concat;
+using partitioning::parent_path;
 using Row = PartitionPlan::Row;
 
 constexpr double kUnseen = 0.0005;  // share of the cost that gets no box if there are no weights
-
-std::string parent_path(const std::string& path) {
-  const auto dot = path.rfind('.');
-  return dot == std::string::npos ? std::string() : path.substr(0, dot);
-}
 
 std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 

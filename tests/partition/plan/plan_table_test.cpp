@@ -15,7 +15,6 @@ namespace smp::partitioning {
 namespace {
 
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -24,39 +23,6 @@ std::vector<std::string> lines(const std::string& text) {
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) all.push_back(line);
   return all;
-}
-
-TEST(PlanTable, NamesOutermostModulesAsRanges) {
-  const auto modules = modules_of_stages(t5_example().plan());
-  EXPECT_THAT(modules[0], ElementsAre("shared", "encoder.block[0:2]", "lm_head"));
-  EXPECT_THAT(modules[1],
-              ElementsAre("encoder.block[2:6]", "encoder.final_norm", "decoder.block.0"));
-  EXPECT_THAT(modules[2], ElementsAre("decoder.block[1:6]", "decoder.final_norm"));
-}
-
-TEST(PlanTable, JoinsThreeAndMoreSiblings) {
-  TreeBuilder build;
-  build.module("a");
-  for (const char* name : {"a.x", "a.y", "a.z", "a.w"}) build.module(name, 400);
-  build.module("b");
-  for (const char* name : {"b.0", "b.1", "b.3", "b.4", "b.x"}) build.module(name, 400);
-  const std::vector<int> stages = {0, 0, 1, 1, 1, 0, 0, 1, 1, 1, 1, 0};
-  EXPECT_THAT(modules_of_stages(plan_of(build.tree, stages, 2))[1],
-              ElementsAre("a.{x, y, z}", "b[0:2]", "b[3:5]"));
-  EXPECT_THAT(modules_of_stages(plan_of(build.tree, stages, 2))[0], ElementsAre("a.w", "b.x"));
-}
-
-TEST(PlanTable, NamesTheModelIfItIsWhole) {
-  EXPECT_THAT(modules_of_stages(t5_example(2, 1).plan())[0], ElementsAre("the model"));
-}
-
-TEST(PlanTable, MentionsParametersOfAModuleWhosePartsAreSpread) {
-  TreeBuilder build;
-  build.module("first", 400);
-  build.module("second", 400);
-  build.weight(0, "bias", 8);
-  EXPECT_THAT(modules_of_stages(plan_of(build.tree, {0, 0, 1}, 2))[0],
-              ElementsAre("the model (its own parameters)", "first"));
 }
 
 TEST(PlanTable, HasThreeColumnsForAPlanWithoutPredictions) {
