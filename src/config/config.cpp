@@ -1,17 +1,19 @@
-// config/config.cpp: which setting wins, and whether all of them together make sense.
+// config/config.cpp: which setting wins.
 #include "config/config.h"
 
 #include <algorithm>
-#include <set>
-#include <sstream>
+#include <iterator>
 
-#include "base/machine/device.h"
+#include "base/check.h"
 #include "base/text/edit_distance.h"
 #include "base/text/excerpt.h"
 #include "config/config_keys.h"
 #include "config/config_sources.h"
+#include "config/given_settings.h"
 #include "config/needless_keys.h"
 #include "config/original_names.h"
+#include "config/setting_checks.h"
+#include "config/settings_text.h"
 #include "smp/version.h"
 
 namespace smp::base {
@@ -25,12 +27,8 @@ class ConfigResolver {
     for (Setting& setting : settings.found) take(std::move(setting));
     apply_winners();
     apply_precision();
-    check_world(input.world_size);
-    check_placement();
-    check_stage_weights();
-    check_devices();
-    check_pipeline();
-    check_masters();
+    result_.world_size_ = input.world_size;
+    SettingChecks(values(), given_, problems_, result_.warnings_).run(input.world_size);
     check_needless();
     if (!problems_.empty() || !unavailable_.empty()) fail();
     finish();
@@ -39,20 +37,8 @@ class ConfigResolver {
 
  private:
   Config& values() { return result_.values_; }
-
-  // "microbatches = 0 (flag --smp.microbatches)"
-  static std::string named(const Setting& setting) {
-    const std::string text =
-        setting.is_text ? setting.value.get<std::string>() : json_text(setting.value);
-    return concat(setting.key, " = ", text.empty() ? "nothing" : excerpt(text), " (",
-                  setting.origin, ")");
-  }
-  std::string named(const std::string& key) const {
-    const auto winner = winners_.find(key);
-    if (winner != winners_.end()) return named(winner->second);
-    return concat(key, " = ", json_text(find_config_key(key)->load(result_.values_)), " (default)");
-  }
-  bool given(const std::string& key) const { return winners_.contains(key); }
+  static std::string named(const Setting& setting) { return GivenSettings::named(setting); }
+  std::string named(const std::string& key) const { return given_.named(key); }
 
   template <class... Parts>
   void problem(const Parts&... parts) {
@@ -62,15 +48,13 @@ class ConfigResolver {
   // Settings arrive in ascending precedence: a later one of the same key wins.
   void take(Setting setting) {
     if (const ConfigKey* key = find_config_key(setting.key)) {
-      const auto before = winners_.find(key->name);
-      const bool contradiction =
-          before != winners_.end() && before->second.source == setting.source &&
-          before->second.key != setting.key && before->second.value != setting.value;
+      const Setting* before = given_.find(key->name);
+      const bool contradiction = before != nullptr && before->source == setting.source &&
+                                 before->key != setting.key && before->value != setting.value;
       if (contradiction) {
-        problem(named(setting), " contradicts ", named(before->second),
-                "; both mean the same: keep one");
+        problem(named(setting), " contradicts ", named(*before), "; both mean the same: keep one");
       }
-      winners_.insert_or_assign(key->name, std::move(setting));
+      given_.set(key->name, std::move(setting));
     } else if (const auto switched = find_config_switch(setting.key)) {
       take_switch(std::move(setting), *switched);
     } else if (const FutureKey* future = find_future_key(setting.key)) {
@@ -91,21 +75,20 @@ class ConfigResolver {
     if (!on.is_boolean() && on != 0 && on != 1) {
       return problem(named(setting), ": expected true or false");
     }
-    const auto before = winners_.find(switched.key);
+    const Setting* before = given_.find(switched.key);
     const bool is_on = on == true || on == 1;
     if (!is_on) {
-      const bool overrules = before != winners_.end() && before->second.value == switched.value &&
-                             before->second.source != setting.source;
-      if (overrules) winners_.erase(before);
+      const bool overrules =
+          before != nullptr && before->value == switched.value && before->source != setting.source;
+      if (overrules) given_.remove(switched.key);
       return;
     }
     Setting meant{switched.key, switched.value, false, setting.source,
                   concat(setting.key, " = true, ", setting.origin)};
-    if (before != winners_.end() && before->second.source == setting.source &&
-        before->second.value != meant.value) {
-      problem(named(meant), " contradicts ", named(before->second), "; keep one");
+    if (before != nullptr && before->source == setting.source && before->value != meant.value) {
+      problem(named(meant), " contradicts ", named(*before), "; keep one");
     }
-    winners_.insert_or_assign(switched.key, std::move(meant));
+    given_.set(switched.key, std::move(meant));
   }
 
   static Json typed(const Setting& setting, KeyType type) {
@@ -115,10 +98,10 @@ class ConfigResolver {
 
   void apply_winners() {
     for (const ConfigKey& key : config_keys()) {
-      const auto winner = winners_.find(key.name);
-      if (winner == winners_.end()) continue;
-      if (key.store(values(), typed(winner->second, key.type))) continue;
-      problem(named(winner->second), ": expected ", key.expected);
+      const Setting* winner = given_.find(key.name);
+      if (winner == nullptr) continue;
+      if (key.store(values(), typed(*winner, key.type))) continue;
+      problem(named(*winner), ": expected ", key.expected);
     }
     for (const FutureKey& key : future_keys()) {
       const auto wanted = futures_.find(key.name);
@@ -146,18 +129,12 @@ class ConfigResolver {
   }
 
   void imply(const char* key, bool& value, bool wanted) {
-    if (given(key) && value != wanted) {
+    if (given_.given(key) && value != wanted) {
       problem(named(key), " contradicts ", named("precision"), "; keep one");
     } else if (value != wanted) {
       implied_[key] = concat(kImpliedOrigin, named("precision"));
     }
     value = wanted;
-  }
-
-  void check_masters() {
-    if (!values().master_weights || !values().stochastic_rounding) return;
-    problem(named("master_weights"), " and ", named("stochastic_rounding"),
-            ": rounding by chance is for parameters without float32 values; keep one of the two");
   }
 
   /// Says why keys of the original that are given change nothing.
@@ -185,148 +162,6 @@ class ConfigResolver {
     return found != needless_.end() && typed(found->second, KeyType::kBoolean) == Json(value);
   }
 
-  void check_world(int started) {
-    result_.world_size_ = started;
-    if (result_.world_size_ > 0) check_degrees(result_.world_size_);
-    if (result_.world_size_ > 0 && !values().active_microbatches) {
-      values().active_microbatches = 2 * values().pipeline_parallel_degree.value_or(1) + 2;
-    }
-  }
-
-  /// Pipelines are made of what tensor parallelism leaves: each stage has that many ranks.
-  void check_degrees(int world) {
-    const int tp = values().tensor_parallel_degree;
-    const auto name = named("tensor_parallel_degree");
-    if (world % tp != 0) {
-      problem(name, ": ", world, world == 1 ? " rank was" : " ranks were",
-              " started, which cannot be divided by ", tp, "; start a multiple of ", tp,
-              " ranks (mpirun -n ", tp, "), or set another degree");
-    } else if (tp > 1 && !values().ddp) {
-      problem(name, " makes ", tp, " ranks that read different samples, but ", named("ddp"),
-              "; leave one of the keys out");
-    } else {
-      check_degree(world, tp);
-    }
-  }
-
-  void check_degree(int world, int tp) {
-    auto& degree = values().pipeline_parallel_degree;
-    if (!degree) degree = world / tp;
-    const int ranks = *degree * tp;  // of one pipeline
-    const auto with = tp > 1 ? " with " + named("tensor_parallel_degree") : std::string();
-    if (ranks > world) {
-      problem(named("pipeline_parallel_degree"), with, ": needs ", ranks, " ranks, but ", world,
-              world == 1 ? " was" : " were", " started; start ", ranks, " (mpirun -n ", ranks,
-              "), or leave the key out to use all ranks");
-    } else if (world % ranks != 0) {
-      problem(named("pipeline_parallel_degree"), with, ": ", world,
-              " ranks cannot be divided into pipelines of ", ranks, "; start a multiple of ", ranks,
-              " ranks, or leave the key out");
-    } else if (ranks < world && !values().ddp) {
-      problem(named("pipeline_parallel_degree"), " of ", world, " ranks makes ", world / *degree,
-              " replicas, but ", named("ddp"), "; start ", *degree,
-              " ranks, or leave one of the keys out");
-    }
-  }
-
-  void check_placement() {
-    const auto& stages = values().pipeline_parallel_degree;
-    const auto& stage = values().default_partition;
-    if (stage && stages && *stage >= *stages) {
-      problem(named("default_partition"), ": there are ", *stages, " stages, numbered from 0");
-    }
-    if (!values().auto_partition && !stage && values().plan_file.empty()) {
-      problem(named("auto_partition"),
-              ": default_partition is not set; set it to the stage of every module that is not "
-              "placed by hand, for example 0");
-    }
-  }
-
-  void check_stage_weights() {
-    const auto stages = static_cast<std::size_t>(values().pipeline_parallel_degree.value_or(0));
-    if (stages == 0) return;
-    const auto speeds = values().stage_speeds.size(), memory = values().stage_memory.size();
-    if (speeds != 0 && speeds != stages) {
-      problem(named("stage_speeds"), ": ", speeds, " numbers for ", stages,
-              " stages; give one per stage");
-    }
-    if (memory > 1 && memory != stages) {
-      problem(named("stage_memory"), ": ", memory, " numbers for ", stages,
-              " stages; give one per stage, or one for all");
-    }
-  }
-
-  void check_devices() {
-    const auto stages = static_cast<std::size_t>(values().pipeline_parallel_degree.value_or(0));
-    const auto names = split_devices(values().devices, stages == 0 ? 1 : stages);
-    for (const std::string& name : std::set(names.begin(), names.end())) {
-      if (find_device(name) != nullptr) continue;
-      problem(named("devices"), ": there is no device \"", excerpt(name), "\"",
-              did_you_mean(name, device_names()), "; known are ", joined(device_names()));
-    }
-    if (names.empty()) return;
-    if (stages != 0 && names.size() != stages) {
-      problem(named("devices"), ": ", names.size(), " devices for ", stages,
-              " stages; give one per stage, or one for all");
-    }
-    if (values().trace_repeats > 0) {
-      problem(named("devices"), " contradicts ", named("trace_repeats"),
-              ": a clock measures this machine only; keep one");
-    }
-    if (values().skip_tracing) {
-      problem(named("devices"), " contradicts ", named("skip_tracing"),
-              ": what is not run cannot be priced; keep one");
-    }
-  }
-
-  static std::string joined(const std::vector<std::string>& names) {
-    std::string text;
-    for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-    return text;
-  }
-
-  void check_modes() {
-    if (!given("fast_mode")) return;
-    if (!values().fast_mode && !values().static_mode) {
-      result_.warnings_.push_back(
-          concat(named("fast_mode"),
-                 " has no effect without static_mode; promised_outputs = false makes results go "
-                 "through their callers"));
-    }
-    if (!values().fast_mode) return;
-    if (!values().static_mode) {
-      problem(named("fast_mode"),
-              " needs static_mode; set static_mode to true as well, or leave "
-              "fast_mode out: without static_mode promised_outputs does what it does");
-    }
-    if (!values().promised_outputs) {
-      problem(named("fast_mode"), " contradicts ", named("promised_outputs"), "; keep one");
-    }
-  }
-
-  void check_pipeline() {
-    check_modes();
-    const auto count = values().loss_weights.size();
-    if (values().loss == "weights" && count != static_cast<std::size_t>(values().microbatches)) {
-      problem("loss_weights has ", count, " numbers for ", named("microbatches"),
-              "; give one per microbatch");
-    }
-    if (values().loss != "weights" && count > 0) {
-      problem(named("loss_weights"), " has no effect with ", named("loss"),
-              "; set loss to \"weights\" or remove the weights");
-    }
-    if (!given("active_microbatches") || !values().active_microbatches) return;
-    if (*values().active_microbatches > values().microbatches) {
-      result_.warnings_.push_back(
-          concat(named("active_microbatches"), " is more than ", named("microbatches")));
-    }
-    if (values().pipeline != "interleaved") {
-      result_.warnings_.push_back(concat(named("active_microbatches"), " has no effect with ",
-                                         named("pipeline"),
-                                         "; set pipeline to \"interleaved\" or remove it"));
-    }
-  }
-
   [[noreturn]] void fail() const {
     std::vector<std::string> all = problems_;
     all.insert(all.end(), unavailable_.begin(), unavailable_.end());
@@ -344,22 +179,22 @@ class ConfigResolver {
   void finish() {
     for (const ConfigKey& key : config_keys()) {
       const std::string value = json_text(key.load(values()));
-      const auto winner = winners_.find(key.name);
+      const Setting* winner = given_.find(key.name);
       const auto implied = implied_.find(key.name);
       result_.rows_.push_back({key.name, value,
-                               winner != winners_.end()    ? winner->second.origin
+                               winner != nullptr           ? winner->origin
                                : implied != implied_.end() ? implied->second
                                                            : kDefaultOrigin});
     }
   }
 
-  std::map<std::string, Setting> winners_;  // by the key's main name
+  ResolvedConfig result_;
+  GivenSettings given_{result_.values_};
   std::map<std::string, Setting> futures_;
   std::map<std::string, Setting> needless_;
   std::map<std::string, std::string> implied_;  // by key: the setting that has set it
   std::vector<std::string> problems_;
   std::vector<std::string> unavailable_;
-  ResolvedConfig result_;
 };
 
 ResolvedConfig resolve_config(const ConfigInput& input) { return ConfigResolver().run(input); }
@@ -387,69 +222,9 @@ std::string ResolvedConfig::to_json() const {
   return object.dump(2);
 }
 
-namespace {
+std::string ResolvedConfig::table() const { return settings_table(rows_); }
 
-// A value with its unit; an unset one as what it means.
-std::string shown(const ResolvedValue& row) {
-  const ConfigKey& key = *find_config_key(row.key);
-  const bool unset = row.value == "null" || row.value == "\"\"" || row.value == "[]";
-  if (unset) return concat("(", key.default_text, ")");
-  return key.unit.empty() ? row.value : concat(row.value, " ", key.unit);
-}
-
-/// Key, value and origin of each row, aligned.
-std::vector<std::string> table_lines(const std::vector<ResolvedValue>& rows) {
-  std::size_t key_width = 0;
-  std::size_t value_width = 0;
-  for (const ResolvedValue& row : rows) {
-    key_width = std::max(key_width, row.key.size());
-    value_width = std::max(value_width, shown(row).size());
-  }
-  std::vector<std::string> lines;
-  for (const ResolvedValue& row : rows) {
-    lines.push_back(concat(row.key, std::string(key_width - row.key.size() + 2, ' '), shown(row),
-                           std::string(value_width - shown(row).size() + 2, ' '), row.origin,
-                           "\n"));
-  }
-  return lines;
-}
-
-constexpr std::size_t kIndentWidth = 4;
-
-/// Words of `text` in lines of at most `width` characters.
-std::string paragraph(const std::string& text, std::size_t width) {
-  std::string lines;
-  std::string line(kIndentWidth, ' ');
-  std::istringstream words(text);
-  for (std::string word; words >> word;) {
-    if (line.size() > kIndentWidth && line.size() + 1 + word.size() > width) {
-      lines += line + "\n";
-      line = std::string(kIndentWidth, ' ');
-    }
-    line += (line.size() > kIndentWidth ? " " : "") + word;
-  }
-  return lines + line + "\n";
-}
-
-}  // namespace
-
-std::string ResolvedConfig::table() const {
-  std::string text;
-  for (const auto& line : table_lines(rows_)) text += line;
-  return text;
-}
-
-std::string ResolvedConfig::explained(int width) const {
-  const auto lines = table_lines(rows_);
-  std::string text;
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    const auto* const key = find_config_key(rows_[i].key);
-    text += lines[i] + paragraph(concat(key->meaning, "; takes ", key->expected,
-                                        "; without it: ", key->default_text),
-                                 static_cast<std::size_t>(width));
-  }
-  return text;
-}
+std::string ResolvedConfig::explained(int width) const { return explained_settings(rows_, width); }
 
 Arrangement ResolvedConfig::arrangement() const {
   Arrangement wanted;
