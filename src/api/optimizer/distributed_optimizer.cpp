@@ -1,33 +1,24 @@
-// api/optimizer/distributed_optimizer.cpp: shrinking parameter groups to what this rank owns, and
-// keeping tensors of no model alike on all ranks.
+// api/optimizer/distributed_optimizer.cpp: shrinking parameter groups to what this rank owns.
 #include "smp/distributed_optimizer.h"
 
 #include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
-#include <c10/util/Type.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
-#include <typeinfo>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "api/model/model_state.h"
 #include "api/model/placed_parameters.h"
+#include "api/optimizer/optimizer_memory.h"
+#include "api/optimizer/unowned_tensors.h"
 #include "api/optimizer/whole_tensors.h"
 #include "api/optimizer/wide_steps.h"
 #include "api/rank/exchange.h"
@@ -42,32 +33,6 @@
 
 namespace smp::detail {
 namespace {
-
-/// Returns how many tensors of a weight's size the optimizer keeps for each weight; 2 for an
-/// optimizer that it does not know.
-double states_per_weight(torch::optim::OptimizerOptions& options) {
-  if (auto* sgd = dynamic_cast<torch::optim::SGDOptions*>(&options)) return sgd->momentum() > 0;
-  if (auto* adam = dynamic_cast<torch::optim::AdamOptions*>(&options)) return 2 + adam->amsgrad();
-  if (auto* adam = dynamic_cast<torch::optim::AdamWOptions*>(&options)) return 2 + adam->amsgrad();
-  if (auto* prop = dynamic_cast<torch::optim::RMSpropOptions*>(&options)) {
-    return 1 + (prop->momentum() > 0) + prop->centered();
-  }
-  return dynamic_cast<torch::optim::AdagradOptions*>(&options) != nullptr ? 1 : 2;
-}
-
-/// Returns how many bytes an optimizer keeps for each byte of a weight, by the first of its group;
-/// with float32 sums of a step's gradients, which are there when it is fullest.
-double bytes_per_weight_byte(const Config& config, torch::optim::OptimizerParamGroup& group) {
-  const double states = states_per_weight(group.options());
-  if (group.params().empty()) return states;
-  const auto type = group.params().front().scalar_type();
-  const bool half = type == at::kHalf && config.master_weights;
-  const bool wide = WideSteps::wanted(config) && (half || type == at::kBFloat16);
-  const bool narrow = type == at::kHalf || type == at::kBFloat16;
-  const bool sums = narrow && config.fp32_grad_accumulation && config.microbatches > 1;
-  const double kept = wide ? 2 * (states + (config.master_weights ? 1 : 0)) : states;
-  return kept + (sums ? 2 : 0);
-}
 
 /// Drops all but the first occurrence of each parameter. @return how many were dropped
 std::size_t remove_doubles(torch::optim::Optimizer& optimizer) {
@@ -102,48 +67,9 @@ class Stepping {
   bool& flag_;
 };
 
-/// Guards `chosen` if its class is exactly `Kind`; an object of a derived class would lose its own
-/// part.
-template <class Kind>
-bool guard_as(std::unique_ptr<torch::optim::Optimizer>& chosen,
-              std::shared_ptr<torch::optim::Optimizer>& result) {
-  if (typeid(*chosen) != typeid(Kind)) return false;
-  result = guard_moved(static_cast<Kind&>(*chosen));
-  return true;
-}
-
 }  // namespace
 
-std::shared_ptr<torch::optim::Optimizer> guard_chosen(
-    std::unique_ptr<torch::optim::Optimizer> chosen) {
-  using namespace torch::optim;
-  const auto* const session = SessionParts::find_current();
-  const auto who = session == nullptr
-                       ? std::string()
-                       : base::concat("rank ", session->rank.topology().rank(), ": ");
-  SMP_REQUIRE(chosen != nullptr, who,
-              "smp::DistributedOptimizer of a pointer to no optimizer; make the optimizer first, "
-              "and give each only once");
-  std::shared_ptr<Optimizer> result;
-  const bool known = guard_as<SGD>(chosen, result) || guard_as<Adam>(chosen, result) ||
-                     guard_as<AdamW>(chosen, result) || guard_as<Adagrad>(chosen, result) ||
-                     guard_as<RMSprop>(chosen, result);
-  if (known) return result;
-  SMP_REQUIRE_AS(UnsupportedError, session == nullptr || !session->replicas.shards().active(), who,
-                 "smp::DistributedOptimizer of a pointer to torch::optim::Optimizer, with "
-                 "shard_optimizer_state: it points to a ",
-                 c10::demangle(typeid(*chosen).name()),
-                 ", whose own step() could not be refused; give a std::unique_ptr of that class, "
-                 "or the optimizer by value");
-  return chosen;
-}
-
 struct OptimizerShare::State {
-  /// A tensor of no model; alike on all ranks.
-  struct Stranger {
-    at::Tensor tensor;
-    int holder = -1;  // the stage that steps it; -1: none yet
-  };
   /// State that was loaded before there is a place for it.
   using Load = std::function<void(torch::optim::Optimizer&)>;
 
@@ -158,19 +84,15 @@ struct OptimizerShare::State {
   void put(const std::shared_ptr<const Load>& load);
   void put_all();
   std::vector<const void*> parameters() const;
-  void find_strangers(Rank& rank, const PlacedParameters& models);
   void slice(const SessionParts& session);
   void shard(Replicas& replicas, const PlacedParameters& models);
   void forget(const at::Tensor& parameter);
   template <class Others>
   void leave(torch::optim::OptimizerParamGroup& group, Others&& others);
-  void find_holders(const d2d::Communicator& ranks, const d2d::Communicator& replicas_of_stage);
-  void forget_what_others_step(int stage);
-  void give_out(const d2d::Communicator& ranks);
   std::vector<at::Tensor> stepped(const Rank& rank) const;
 
   std::shared_ptr<torch::optim::Optimizer> optimizer;
-  std::vector<Stranger> strangers;  // in order of the groups
+  UnownedTensors unowned;
   std::vector<at::Tensor> sharded;  // parameters of the stage, of which replicas step shares
   std::optional<std::vector<const void*>> shared;  // parameters when the groups were shared out
   std::vector<std::shared_ptr<const Load>> loads;  // that wait for placement, in their order
@@ -280,23 +202,6 @@ static void refuse_dropped(const Rank& rank, torch::optim::Optimizer& optimizer)
   }
 }
 
-/// Finds the tensors of no model; who steps one of them goes on to.
-void OptimizerShare::State::find_strangers(Rank& rank, const PlacedParameters& models) {
-  std::unordered_map<const void*, int> holders;
-  for (const auto& known : strangers) {
-    holders.emplace(known.tensor.unsafeGetTensorImpl(), known.holder);
-  }
-  strangers.clear();
-  for (const auto& group : optimizer->param_groups()) {
-    for (const auto& tensor : group.params()) {
-      if (models.known(tensor)) continue;
-      const auto holder = holders.find(tensor.unsafeGetTensorImpl());
-      strangers.push_back({tensor, holder == holders.end() ? -1 : holder->second});
-      rank.server().parameters().place(tensor);  // its sums are ordered like a parameter's
-    }
-  }
-}
-
 std::vector<const void*> OptimizerShare::State::parameters() const {
   std::vector<const void*> all;
   for (const auto& group : optimizer->param_groups()) {
@@ -314,7 +219,7 @@ void OptimizerShare::State::follow_placement(const SessionParts& session) {
   if (session.replicas.shards().active()) shard(session.replicas, models);
   const auto& topology = session.rank.topology();
   divided = topology.pp_size() > 1 || topology.tp_size() > 1 || !sharded.empty();
-  find_strangers(session.rank, models);
+  unowned.find(session.rank, *optimizer, models);
   shared = parameters();
 }
 
@@ -363,75 +268,6 @@ static void refuse_apart(const SessionParts& session, const std::vector<at::Tens
       "smp::DistributedOptimizer: step() after a step under no_sync(): each parameter is "
       "stepped by one replica (shard_optimizer_state), and gradients of the others have not "
       "come to it; make the last step before optimizer.step() without no_sync()");
-}
-
-/// Finds out which rank has the gradient of each tensor of no model.
-/// @throws UnsupportedError  on all stages: there are replicas, which add up gradients of models
-///                           only
-void OptimizerShare::State::find_holders(const d2d::Communicator& ranks,
-                                         const d2d::Communicator& replicas_of_stage) {
-  std::vector<std::int64_t> own;
-  for (std::size_t i = 0; i < strangers.size(); ++i) {
-    if (strangers[i].tensor.grad().defined()) own.push_back(static_cast<std::int64_t>(i));
-  }
-  const int replicas = replicas_of_stage.size();
-  if (replicas > 1) {  // one may have come another way than the others
-    std::set<std::int64_t> anywhere;
-    for (const auto& of_replica :
-         gather_values(replicas_of_stage, own, "DistributedOptimizer::step")) {
-      anywhere.insert(of_replica.begin(), of_replica.end());
-    }
-    own.assign(anywhere.begin(), anywhere.end());
-  }
-  const auto all = gather_values(ranks, own, "DistributedOptimizer::step");
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    for (const auto number : all[rank]) {
-      const auto index = static_cast<std::size_t>(number);
-      SMP_REQUIRE(index < strangers.size(),
-                  "smp::DistributedOptimizer: the optimizers of two ranks have other tensors "
-                  "of no model; make them alike on every rank");
-      SMP_REQUIRE_AS(UnsupportedError, replicas == 1,
-                     "smp::DistributedOptimizer: a tensor of no model, shape ",
-                     strangers[index].tensor.sizes(), ", has a gradient on stage ", rank,
-                     ", which is not added up over the ", replicas,
-                     " replicas; register it as a parameter of a module");
-      auto& [tensor, holder] = strangers[index];
-      SMP_REQUIRE(holder == -1 || holder == static_cast<int>(rank),
-                  "smp::DistributedOptimizer: a tensor of no model, shape ", tensor.sizes(),
-                  ", has gradients on stages ", holder, " and ", rank,
-                  ", so that no rank can step it; register it as a parameter of a module");
-      holder = static_cast<int>(rank);
-    }
-  }
-}
-
-/// Drops the state of tensors that other ranks step. It is here if it was loaded or made before
-/// anybody knew the holder, and would become outdated.
-void OptimizerShare::State::forget_what_others_step(int stage) {
-  for (const auto& [tensor, holder] : strangers) {
-    if (holder == -1 || holder == stage) continue;
-    forget(tensor);
-  }
-}
-
-/// Sends the tensors that their holders have stepped to all other stages.
-void OptimizerShare::State::give_out(const d2d::Communicator& ranks) {
-  const at::NoGradGuard no_grad;
-  for (int stage = 0; stage < ranks.size(); ++stage) {
-    std::vector<at::Tensor> held;
-    for (const auto& [tensor, holder] : strangers) {
-      if (holder == stage) held.push_back(tensor.detach());
-    }
-    if (held.empty()) continue;
-    d2d::Payload payload;
-    for (std::size_t i = 0; i < held.size() && stage == ranks.rank(); ++i) {
-      payload.tensors.push_back(held[i].clone());
-    }
-    const auto values = ranks.broadcast(std::move(payload), ranks.members()[stage]).tensors;
-    for (std::size_t i = 0; i < held.size() && stage != ranks.rank(); ++i) {
-      held[i].copy_(values.at(i));
-    }
-  }
 }
 
 /// Of `sharded`, those that the step may have changed somewhere: not the frozen ones, but for what
@@ -548,15 +384,15 @@ void OptimizerShare::step() {
   refuse_apart(*session, state.sharded);
   const Stepping stepping(state.stepping);
   session->state.facts().note_optimizer_step();
-  if (state.strangers.empty()) {
+  if (state.unowned.empty()) {
     state.step(*session);
   } else {
     const auto& groups = session->rank.groups();
     const auto ranks = groups.of(Group::kPp);
-    state.find_holders(ranks, groups.replicas());
-    state.forget_what_others_step(ranks.rank());
+    state.unowned.find_holders(ranks, groups.replicas());
+    for (const auto& tensor : state.unowned.stepped_elsewhere(ranks.rank())) state.forget(tensor);
     state.step(*session);
-    state.give_out(ranks);
+    state.unowned.give_out(ranks);
   }
   if (state.sharded.empty()) return;
   session->replicas.shards().take_values(state.stepped(session->rank));
