@@ -1,0 +1,54 @@
+// api/step/wrapped_module.cpp: replaced first, then checked.
+#include "api/step/wrapped_module.h"
+
+#include "api/rank/rank.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "tp/replacement/dropped_parameters.h"
+#include "tp/slices/slice_sharing.h"
+
+namespace smp {
+
+/// Where they are the whole, with one tensor-parallel rank, modules may share slices.
+static void refuse_shared_slices(const Rank& rank, const torch::nn::Module& model) {
+  const auto& topology = rank.topology();
+  if (topology.tp_size() == 1) return;
+  const auto shared = tp::find_shared_slice(model);
+  SMP_REQUIRE(!shared, "rank ", topology.rank(), ": parameter '", shared->elsewhere,
+              "' is the same tensor as '", shared->slice, "', of which each of ",
+              topology.tp_size(),
+              " tensor-parallel ranks holds a slice; a module that is not distributed would take "
+              "the slice for the whole. Call the distributed module in both places "
+              "(smp::nn::DistributedVocabulary reads and scores by one table), or give the other "
+              "one a parameter of its own");
+}
+
+/// That another model had, in which a module with others came in their place.
+static void refuse_dropped_parameters(const Rank& rank, const torch::nn::Module& model) {
+  for (const auto& item : model.named_parameters()) {
+    const auto dropped = tp::name_of_dropped(item.value());
+    SMP_REQUIRE(dropped.empty(), "rank ", rank.topology().rank(), ": parameter '", item.key(),
+                "' has lost its values: as '", dropped,
+                "' of another model it was replaced by those of a distributed module; wrap both in "
+                "one model, or do not mark what they share");
+  }
+}
+
+std::vector<ReplacementCandidate> spread_marked_modules(const Rank& rank,
+                                                        torch::nn::Module& model) {
+  auto candidates = replace_marked_modules(model);
+  for (const auto& [path, type, marked, obstacle, built] : candidates) {
+    if (rank.topology().rank() != 0 || !marked || built) continue;
+    const auto who = base::concat("tensor parallelism: module '", path, "' (", type, ") ");
+    if (obstacle.empty()) {
+      base::log(base::LogLevel::kInfo, who, "is spread over ", rank.topology().tp_size(), " ranks");
+    } else {
+      base::log(base::LogLevel::kWarning, who, "stays whole: ", obstacle);
+    }
+  }
+  refuse_shared_slices(rank, model);
+  refuse_dropped_parameters(rank, model);
+  return candidates;
+}
+
+}  // namespace smp

@@ -1,0 +1,20 @@
+// api/step/wrapped_module.h: a module on its way into a DistributedModel.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <vector>
+
+#include "smp/tp/replacement.h"
+
+namespace smp {
+
+class Rank;
+
+/// Puts distributed modules in the place of marked ones in `model`, and says on rank 0 of every
+/// marked one why it stays whole, if it does.
+/// @throws UsageError  parameters cannot be on the ranks that would have them: a slice is shared
+///                     with a module that is not distributed, or values were lost to another model.
+std::vector<ReplacementCandidate> spread_marked_modules(const Rank& rank, torch::nn::Module& model);
+
+}  // namespace smp
