@@ -2,7 +2,6 @@
 #include "api/planning/tracing.h"
 
 #include <ATen/ATen.h>
-#include <ATen/record_function.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -13,10 +12,11 @@
 #include <string_view>
 #include <utility>
 
+#include "api/planning/trial_results.h"
+#include "api/planning/trial_warnings.h"
 #include "api/rank/rank.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/machine/device.h"
 #include "base/random.h"
 #include "deferred/delayed_tensors.h"
@@ -37,6 +37,26 @@ using Traces = std::vector<simulate::Trace>;
 
 constexpr double kMuchLonger = 20;  // than an ordinary run: code that waits for a member in vain
 
+/// Each once, that of stage 0 first.
+std::vector<std::string> devices_of(const Rank& rank) {
+  const auto stages = static_cast<std::size_t>(rank.topology().pp_size());
+  std::vector<std::string> devices;
+  for (auto& name : base::split_devices(rank.config().devices, stages)) {
+    if (std::find(devices.begin(), devices.end(), name) == devices.end()) devices.push_back(name);
+  }
+  if (devices.empty()) devices.push_back(base::devices().front().name);
+  return devices;
+}
+
+std::vector<partitioning::TracedModel> traced(const std::vector<const ModelDescription*>& models) {
+  std::vector<partitioning::TracedModel> all;
+  for (const auto* model : models) {
+    all.push_back({&model->tree, &model->modules, &model->routed});
+  }
+  return all;
+}
+
+/// Runs of a step that has not begun, in copies of the process. Threads: the rank's.
 class Attempts final : public server::StepEngine {
  public:
   Attempts(Rank& rank, const std::vector<const ModelDescription*>& models,
@@ -97,51 +117,16 @@ class Attempts final : public server::StepEngine {
     return meta_ = without_values_ = true;
   }
 
-  /// Warns if modules cannot be timed because there are no values.
-  void warn_of_clock() const {
-    if (!meta_ || rank_.config().trace_repeats == 0) return;
-    base::log(base::LogLevel::kWarning,
-              "trace_repeats is ignored, and modules are priced by the operators they run: ",
-              on_device_ ? "only what runs on CPUs is timed"
-                         : "the model's initialisation is delayed, so there are no values to run "
-                           "it with; build it without smp::delay_param_initialization, or set "
-                           "delayed_parameter_initialization to false, to have it timed");
-  }
-
-  /// Warns of what the traces lack.
-  void warn_of(const Traces& traces) const {
-    const bool timed = std::any_of(traces.begin(), traces.end(), [](const auto& trace) {
+  /// Warns of what the traces lack, or why there are none.
+  void warn(const std::optional<Traces>& traces) const {
+    const bool clock = rank_.config().trace_repeats > 0;
+    if (clock && meta_) warn_of_clock(on_device_);
+    if (!traces) return warn_of_failure(fault_, why_no_values());
+    const bool timed = std::any_of(traces->begin(), traces->end(), [](const auto& trace) {
       return trace.source == simulate::CostSource::kMeasured;
     });
-    if (!meta_ && rank_.config().trace_repeats > 0 && !timed) {
-      base::log(base::LogLevel::kWarning,
-                "trace_repeats is ignored, and modules are priced by the operators they run: no "
-                "repetition made the same calls as the first run");
-    }
-    for (const auto& name : traces.front().silent_nodes) {
-      base::log(base::LogLevel::kWarning, "what autograd's ", name,
-                " keeps for its backward is not known (a node written by hand, or a tensor that "
-                "was changed in place after it was saved); the plan's activations lack it");
-    }
-  }
-
-  void warn() const {
-    const auto& path = failed_module_;
-    base::log(base::LogLevel::kWarning,
-              "the step could not be run in advance to see what its modules cost, so modules are "
-              "counted instead: ",
-              path.empty() ? std::string("the step's body") : "module '" + path + "'", how_, ": ",
-              first_sentence(fault_),
-              meta_ ? base::concat(
-                          "\n    (",
-                          on_device_        ? "it computes on a device"
-                          : without_values_ ? "models that were placed before have values elsewhere"
-                                            : "its initialisation is delayed",
-                          ", so the attempt has shapes but no values; item() and conditions on "
-                          "tensors were given 1, then 0)")
-                    : std::string(),
-              "\n    (skip_tracing = true avoids the attempt; code that cannot run in advance may "
-              "ask smp::is_tracing())");
+    if (clock && !meta_ && !timed) warn_of_repeats();
+    warn_of_silent_nodes(*traces);
   }
 
  private:
@@ -153,8 +138,7 @@ class Attempts final : public server::StepEngine {
   std::optional<Traces> run(bool grad) {
     const auto child = in_child_process([&] { return run_here(grad); }, most_seconds());
     if (!child.answer) {
-      fault_ = base::concat("its trial process ", child.fault);
-      how_ = "";
+      fault_ = {fault_.module, "", base::concat("its trial process ", child.fault)};
       return std::nullopt;
     }
     const std::string_view answer = *child.answer;
@@ -163,9 +147,8 @@ class Attempts final : public server::StepEngine {
     }
     const auto path = answer.find('\0');
     SMP_ASSERT(path != std::string_view::npos, "an answer of ", answer.size(), " bytes");
-    failed_module_ = answer.substr(1, path - 1);
-    fault_ = answer.substr(path + 1);
-    how_ = " threw";
+    fault_ = {std::string(answer.substr(1, path - 1)), " threw",
+              std::string(answer.substr(path + 1))};
     return std::nullopt;
   }
 
@@ -191,14 +174,13 @@ class Attempts final : public server::StepEngine {
       if (on_device_) forget_device();
       if (without_values_) forget_foreign();
       const int repeats = meta_ ? 0 : rank_.config().trace_repeats;
-      std::vector<std::string> first;
-      Results last;
+      TrialResults results(preview_.traced, /*values=*/!meta_);
       if (looks_only_) {
-        return kTraced + partitioning::traces_to_bytes(tracer_.run(bodies(grad, first, last), 0));
+        return kTraced + partitioning::traces_to_bytes(tracer_.run(bodies(grad, results), 0));
       }
-      auto traces = tracer_.run_and_watch_state(bodies(grad, first, last), repeats);
+      auto traces = tracer_.run_and_watch_state(bodies(grad, results), repeats);
       // The trial draws the same random numbers each time.
-      if (!meta_ && may_hide_state(traces) && first != bytes_of(last)) {
+      if (!meta_ && may_hide_state(traces) && results.changed()) {
         auto& state = traces.front().state;
         std::erase_if(state, [](const auto& change) { return change.module == 0; });
         state.push_back(
@@ -224,9 +206,8 @@ class Attempts final : public server::StepEngine {
   void note_state_of_training(Traces& traces, bool grad) {
     for (const auto* model : models_) model->modules.front()->train();
     try {
-      std::vector<std::string> first;
-      Results last;
-      auto training = tracer_.run_and_watch_state(bodies(grad, first, last), 0);
+      TrialResults results(preview_.traced, /*values=*/!meta_);
+      auto training = tracer_.run_and_watch_state(bodies(grad, results), 0);
       note_readers(training, grad);
       for (std::size_t m = 0; m < traces.size(); ++m) {
         partitioning::add_state(traces[m].state, training[m].state);
@@ -254,20 +235,13 @@ class Attempts final : public server::StepEngine {
     deferred::forget_values(tensors);
   }
 
-  /// Results by microbatch.
-  using Results = std::vector<std::vector<at::Tensor>>;
-
-  /// Returns one body for each microbatch. Each notes what its first run gives, as bytes, and what
-  /// its last run gives.
-  partitioning::Tracer::Bodies bodies(bool grad, std::vector<std::string>& first, Results& last) {
-    first.resize(static_cast<std::size_t>(preview_.traced));
-    last.resize(first.size());
+  /// Returns one body for each microbatch, whose runs note what they give.
+  partitioning::Tracer::Bodies bodies(bool grad, TrialResults& results) {
     partitioning::Tracer::Bodies bodies;
     for (int i = 0; i < preview_.traced; ++i) {
-      bodies.emplace_back([this, i, grad, &its_first = first[i], &its_last = last[i]] {
+      bodies.emplace_back([this, i, grad, &results] {
         auto returned = run_body(i, grad);
-        its_last = values_of(results_);
-        if (its_first.empty()) its_first = bytes_of(its_last);  // before another run writes there
+        results.note(i, results_);
         return returned;
       });
     }
@@ -314,41 +288,12 @@ class Attempts final : public server::StepEngine {
           std::string bytes;
           for (int i = 0; i < preview_.traced; ++i) {
             tracer_.run_hiding([&] { return run_body(i, grad); }, members, readers);
-            bytes += bytes_of(results_);
+            bytes += result_bytes(results_, /*values=*/!meta_);
           }
           return bytes;
         },
         seconds);
     return child.answer.value_or(child.fault);
-  }
-
-  /// Returns the tensors without their graph.
-  static std::vector<at::Tensor> values_of(const std::vector<at::Tensor>& tensors) {
-    const at::DisableRecordFunctionGuard unwatched;  // this is no reading of the body's
-    std::vector<at::Tensor> values;
-    for (const auto& tensor : tensors) {
-      values.push_back(tensor.defined() ? tensor.detach() : tensor);
-    }
-    return values;
-  }
-
-  std::vector<std::string> bytes_of(const Results& results) const {
-    std::vector<std::string> bytes;
-    for (const auto& tensors : results) bytes.push_back(bytes_of(tensors));
-    return bytes;
-  }
-
-  std::string bytes_of(const std::vector<at::Tensor>& tensors) const {
-    const at::DisableRecordFunctionGuard unwatched;  // this is no reading of the body's
-    std::string bytes;
-    for (const auto& tensor : tensors) {
-      const bool readable = tensor.defined() && tensor.layout() == at::kStrided;
-      bytes += readable ? base::concat(tensor.sizes(), tensor.scalar_type()) : std::string("none");
-      if (!readable || meta_ || tensor.numel() == 0) continue;
-      const auto values = tensor.detach().cpu().contiguous();
-      bytes.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
-    }
-    return bytes;
   }
 
   /// True if no state was seen or declared that would explain results that differ.
@@ -367,29 +312,12 @@ class Attempts final : public server::StepEngine {
            });
   }
 
-  // LibTorch adds advice for other uses of tensors without values.
-  std::string first_sentence(const std::string& text) const {
-    return meta_ ? text.substr(0, text.find(". ")) : text;
-  }
-
-  /// Each once, that of stage 0 first.
-  static std::vector<std::string> devices_of(const Rank& rank) {
-    const auto stages = static_cast<std::size_t>(rank.topology().pp_size());
-    std::vector<std::string> devices;
-    for (auto& name : base::split_devices(rank.config().devices, stages)) {
-      if (std::find(devices.begin(), devices.end(), name) == devices.end()) devices.push_back(name);
-    }
-    if (devices.empty()) devices.push_back(base::devices().front().name);
-    return devices;
-  }
-
-  static std::vector<partitioning::TracedModel> traced(
-      const std::vector<const ModelDescription*>& models) {
-    std::vector<partitioning::TracedModel> all;
-    for (const auto* model : models) {
-      all.push_back({&model->tree, &model->modules, &model->routed});
-    }
-    return all;
+  /// Returns why the trial has shapes only; nullptr if it has values.
+  const char* why_no_values() const {
+    if (!meta_) return nullptr;
+    if (on_device_) return "it computes on a device";
+    return without_values_ ? "models that were placed before have values elsewhere"
+                           : "its initialisation is delayed";
   }
 
   Rank& rank_;
@@ -403,9 +331,7 @@ class Attempts final : public server::StepEngine {
   partitioning::Tracer tracer_;
   int microbatch_ = 0;               // that runs
   std::vector<at::Tensor> results_;  // of the last run: what was returned or begins a backward pass
-  std::string failed_module_;
-  std::string fault_;
-  const char* how_ = " threw";
+  TrialFault fault_;                 // of the last run that failed
 };
 
 }  // namespace
@@ -417,9 +343,7 @@ std::optional<Traces> trace_models(Rank& rank, const std::vector<const ModelDesc
   Attempts attempts(rank, models, preview, sharers);
   auto traces = attempts.run_any(preview.grad);
   if (!traces && attempts.go_on_without_values()) traces = attempts.run_any(preview.grad);
-  if (costs_wanted) attempts.warn_of_clock();
-  if (traces && costs_wanted) attempts.warn_of(*traces);
-  if (!traces && costs_wanted) attempts.warn();
+  if (costs_wanted) attempts.warn(traces);
   return traces;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "api/planning/trial_results.h"
 #include "api/state/module_state_testing.h"
 #include "base/log.h"
 
@@ -16,6 +17,7 @@ using namespace module_state_test;  // NOLINT(google-build-using-namespace)
 using module_state_test::Program;   // there is another where tests are compiled together
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Ne;
 using testing::Not;
 
 TEST(Trial, ChangesNothingOfTheUsers) {
@@ -70,6 +72,51 @@ TEST(Trial, ThatHangsEnds) {
 TEST(Trial, ThatThrowsIsSaid) {
   EXPECT_THAT(log_of_trial([] { throw std::runtime_error("no trial, please"); }),
               AllOf(HasSubstr("the step's body threw: "), HasSubstr("no trial, please")));
+}
+
+TEST(TrialResults, AreTheSameIfEveryMicrobatchRepeatsItsOwn) {
+  TrialResults results(2, /*values=*/true);
+  for (int run = 0; run < 2; ++run) {
+    results.note(0, {at::full({2}, 1.0)});
+    results.note(1, {at::full({2}, 2.0), at::Tensor()});
+  }
+  EXPECT_FALSE(results.changed());
+}
+
+TEST(TrialResults, HaveChangedIfOneMicrobatchEndsWithOthers) {
+  TrialResults results(2, /*values=*/true);
+  results.note(0, {at::full({2}, 1.0)});
+  results.note(1, {at::full({2}, 2.0)});
+  results.note(1, {at::full({2}, 3.0)});
+  EXPECT_TRUE(results.changed());
+  results.note(1, {at::full({2}, 2.0)});  // the last run counts
+  EXPECT_FALSE(results.changed());
+}
+
+TEST(TrialResults, RememberValuesThatAnotherRunOverwrites) {
+  TrialResults results(1, /*values=*/true);
+  const auto kept = at::full({2}, 1.0);
+  results.note(0, {kept});
+  kept.fill_(2.0);
+  results.note(0, {kept});
+  EXPECT_TRUE(results.changed());
+}
+
+TEST(TrialResults, WithoutValuesDifferByShapeAndType) {
+  TrialResults results(1, /*values=*/false);
+  results.note(0, {at::full({2}, 1.0)});
+  results.note(0, {at::full({2}, 2.0)});
+  EXPECT_FALSE(results.changed());
+  results.note(0, {at::full({2}, 2.0, at::kDouble)});
+  EXPECT_TRUE(results.changed());
+}
+
+TEST(TrialResults, AsBytesReadWhatIsDense) {
+  const auto matrix = at::arange(6, at::kFloat).view({2, 3});
+  EXPECT_EQ(result_bytes({matrix.t()}, true), result_bytes({matrix.t().contiguous()}, true));
+  EXPECT_THAT(result_bytes({matrix}, true), Ne(result_bytes({matrix + 1}, true)));
+  EXPECT_EQ(result_bytes({matrix}, false), result_bytes({at::zeros({2, 3}, at::kMeta)}, false));
+  EXPECT_EQ(result_bytes({matrix.to_sparse()}, true), result_bytes({at::Tensor()}, true));
 }
 
 }  // namespace trial_test

@@ -1,0 +1,54 @@
+// api/planning/trial_warnings.cpp: each says what is done instead, and what helps.
+#include "api/planning/trial_warnings.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace smp {
+namespace {
+
+/// LibTorch adds advice for other uses of tensors without values.
+std::string first_sentence(const std::string& text) { return text.substr(0, text.find(". ")); }
+
+}  // namespace
+
+void warn_of_clock(bool on_device) {
+  base::log(base::LogLevel::kWarning,
+            "trace_repeats is ignored, and modules are priced by the operators they run: ",
+            on_device ? "only what runs on CPUs is timed"
+                      : "the model's initialisation is delayed, so there are no values to run "
+                        "it with; build it without smp::delay_param_initialization, or set "
+                        "delayed_parameter_initialization to false, to have it timed");
+}
+
+void warn_of_repeats() {
+  base::log(base::LogLevel::kWarning,
+            "trace_repeats is ignored, and modules are priced by the operators they run: no "
+            "repetition made the same calls as the first run");
+}
+
+void warn_of_silent_nodes(const std::vector<simulate::Trace>& traces) {
+  for (const auto& name : traces.front().silent_nodes) {
+    base::log(base::LogLevel::kWarning, "what autograd's ", name,
+              " keeps for its backward is not known (a node written by hand, or a tensor that "
+              "was changed in place after it was saved); the plan's activations lack it");
+  }
+}
+
+void warn_of_failure(const TrialFault& fault, const char* no_values) {
+  const bool shapes_only = no_values != nullptr;
+  base::log(base::LogLevel::kWarning,
+            "the step could not be run in advance to see what its modules cost, so modules are "
+            "counted instead: ",
+            fault.module.empty() ? std::string("the step's body") : "module '" + fault.module + "'",
+            fault.how, ": ", shapes_only ? first_sentence(fault.text) : fault.text,
+            shapes_only ? base::concat(
+                              "\n    (", no_values,
+                              ", so the attempt has shapes but no values; item() and conditions on "
+                              "tensors were given 1, then 0)")
+                        : std::string(),
+            "\n    (skip_tracing = true avoids the attempt; code that cannot run in advance may "
+            "ask smp::is_tracing())");
+}
+
+}  // namespace smp

@@ -1,0 +1,32 @@
+// api/planning/trial_warnings.h: what a trial run could not find out, for people to read.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "simulate/trace.h"
+
+namespace smp {
+
+/// Why a trial run has no traces.
+struct TrialFault {
+  std::string module;          ///< path of the module that failed; empty: the step's body
+  const char* how = " threw";  ///< between that and the text
+  std::string text;
+};
+
+/// Warns that modules are not timed, because there are no values to run them with.
+/// @param on_device  what they would compute on; else their initialisation is delayed
+void warn_of_clock(bool on_device);
+
+/// Warns that no repetition of the trial could be timed.
+void warn_of_repeats();
+
+/// Warns of nodes of which the traces do not have what they keep.
+void warn_of_silent_nodes(const std::vector<simulate::Trace>& traces);
+
+/// Warns that modules are counted, because the trial failed.
+/// @param no_values  why it had shapes only, as half a sentence; nullptr: it had values
+void warn_of_failure(const TrialFault& fault, const char* no_values);
+
+}  // namespace smp
