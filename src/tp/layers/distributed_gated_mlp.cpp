@@ -19,8 +19,7 @@ constexpr const char* kGatedMlp = "DistributedGatedMlp";
 struct DistributedGatedMlpImpl::Parts {
   /// @param between  the layout of x; @param length  of its sequence, with kSequence
   at::Tensor block(tp::Layout between, const at::Tensor& x, std::int64_t length = 0) const {
-    const auto channels = tp::channels_of(between, tp::read_by_products(between, x, length),
-                                          {{gate, inner}, {up, inner}});
+    const auto channels = tp::channels_between(between, x, {{gate, inner}, {up, inner}}, length);
     return tp::joined_by(between, down, activated(channels[0], activation) * channels[1]);
   }
 

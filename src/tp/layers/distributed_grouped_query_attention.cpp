@@ -136,9 +136,9 @@ at::Tensor DistributedGroupedQueryAttentionImpl::of_parts(const at::Tensor& part
 at::Tensor DistributedGroupedQueryAttentionImpl::block(const Call& call) {
   auto& own = *parts_;
   const auto& keys = own.heads.keys();
-  const auto channels =
-      tp::channels_of(call.between, tp::read_by_products(call.between, call.x, call.length),
-                      {{own.query, own.heads.queries()}, {own.key, keys}, {own.value, keys}});
+  const auto channels = tp::channels_between(
+      call.between, call.x, {{own.query, own.heads.queries()}, {own.key, keys}, {own.value, keys}},
+      call.length);
   return tp::joined_by(call.between, own.output, attend(channels, call.positions, call.tokens));
 }
 
@@ -161,8 +161,10 @@ at::Tensor DistributedGroupedQueryAttentionImpl::attend(const std::vector<at::Te
   }
   const auto turned = own.rotary.forward(own.heads_of(real_channels, own.query_norm),
                                          own.heads_of(channels[1], own.key_norm), positions);
+  // A view would keep the queries and keys beside which they were made.
+  const auto values = own.heads_of(channels[2], own.none).contiguous();
   const AttentionHeads heads{std::get<0>(turned), keys_for_heads(std::get<1>(turned), own.heads),
-                             keys_for_heads(own.heads_of(channels[2], own.none), own.heads)};
+                             keys_for_heads(values, own.heads)};
   const auto mixed =
       causal_attention(heads, causal_mask_for(channels[0], tokens, options.window()), dropout)
           .transpose(1, 2)

@@ -62,10 +62,17 @@ at::Tensor scattered(const at::Tensor& slices, const std::vector<Projection>& pr
   return biases.defined() ? own + biases : own;
 }
 
-at::Tensor multiplied(const at::Tensor& read, const std::vector<Projection>& projections) {
+std::vector<at::Tensor> own_weights(const std::vector<Projection>& projections) {
   std::vector<at::Tensor> weights;
   for (const auto& [layer, share] : projections) weights.push_back(own_rows(layer->weight, share));
-  return joined_product(read, weights, own_biases(projections));
+  return weights;
+}
+
+std::vector<at::Tensor> split(const at::Tensor& channels,
+                              const std::vector<Projection>& projections) {
+  std::vector<std::int64_t> counts;
+  for (const auto& projection : projections) counts.push_back(projection.share.count);
+  return channels.split_with_sizes(counts, -1);
 }
 
 }  // namespace
@@ -97,25 +104,26 @@ SplitLinear second_product(Layout layout, std::int64_t in_features, std::int64_t
   return SplitLinear(in_features, out_features, cut_of_second(layout, share), deviation);
 }
 
-at::Tensor read_by_products(Layout layout, const at::Tensor& x, std::int64_t length) {
-  switch (layout) {
-    case Layout::kMemory:
-      return x;
-    case Layout::kSequence:
-      return read_sequence(x, length);
-    case Layout::kSpeed:
-      break;
-  }
-  return whole_batch_for_tp(x);
+at::Tensor read_by_products(Layout layout, const at::Tensor& x) {
+  return layout == Layout::kMemory ? x : whole_batch_for_tp(x);
 }
 
 std::vector<at::Tensor> channels_of(Layout layout, const at::Tensor& read,
                                     const std::vector<Projection>& projections) {
-  const auto channels =
-      layout == Layout::kMemory ? scattered(read, projections) : multiplied(read, projections);
-  std::vector<std::int64_t> counts;
-  for (const auto& projection : projections) counts.push_back(projection.share.count);
-  return channels.split_with_sizes(counts, -1);
+  return split(layout == Layout::kMemory
+                   ? scattered(read, projections)
+                   : joined_product(read, own_weights(projections), own_biases(projections)),
+               projections);
+}
+
+std::vector<at::Tensor> channels_between(Layout layout, const at::Tensor& x,
+                                         const std::vector<Projection>& projections,
+                                         std::int64_t length) {
+  if (layout != Layout::kSequence) {
+    return channels_of(layout, read_by_products(layout, x), projections);
+  }
+  return split(sequence_product(x, length, own_weights(projections), own_biases(projections)),
+               projections);
 }
 
 at::Tensor joined_by(Layout layout, const SplitLinear& layer, const at::Tensor& channels) {

@@ -40,10 +40,9 @@ SplitLinear first_product(Layout layout, std::int64_t in_features, std::int64_t 
 SplitLinear second_product(Layout layout, std::int64_t in_features, std::int64_t out_features,
                            const ChannelShare& share, NormalDeviation deviation);
 
-/// Returns x as first products read it: with kSpeed the samples of all ranks, with kSequence all
-/// `length` positions. With kSpeed forward sends (T-1)·B·S·H elements from each rank, and backward
-/// as many; with kSequence of a batch of N rows, (T-1)/T·N·S·H.
-at::Tensor read_by_products(Layout layout, const at::Tensor& x, std::int64_t length = 0);
+/// Returns x as first products read it: with kSpeed the samples of all ranks. With kSpeed forward
+/// sends (T-1)·B·S·H elements from each rank, and backward as many.
+at::Tensor read_by_products(Layout layout, const at::Tensor& x);
 
 /// The layer of a first product, and the channels that each rank computes of it.
 struct Projection {
@@ -56,6 +55,13 @@ struct Projection {
 /// (T-1)·B·S elements from each rank for each channel of the projections, backward as many.
 std::vector<at::Tensor> channels_of(Layout layout, const at::Tensor& read,
                                     const std::vector<Projection>& projections);
+
+/// Returns the same of what is between blocks, x, in any layout; with kSequence of all `length`
+/// positions, of which a rank keeps its own for backward (sequence_parts.h). With kSequence of a
+/// batch of N rows forward sends (T-1)/T·N·S·H elements from each rank, and backward twice as many.
+std::vector<at::Tensor> channels_between(Layout layout, const at::Tensor& x,
+                                         const std::vector<Projection>& projections,
+                                         std::int64_t length = 0);
 
 /// Returns the second product in the form of x, with the bias if there is one. Forward sends
 /// (T-1)·B·S·H elements from each rank, backward as many.

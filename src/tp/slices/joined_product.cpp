@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
+#include <utility>
 
 namespace smp::tp {
 namespace {
@@ -17,8 +18,12 @@ at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 struct JoinedProduct : torch::autograd::Function<JoinedProduct> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const std::optional<at::Tensor>& bias, at::TensorList weights) {
-    variable_list saved{x};
+                            const std::optional<at::Tensor>& bias, at::TensorList weights,
+                            const c10::intrusive_ptr<MultipliedInput>& input) {
+    variable_list saved{input ? at::Tensor() : x};
+    if (input)
+      context->saved_data["input"] =
+          at::IValue::make_capsule(c10::intrusive_ptr<torch::CustomClassHolder>(input));
     saved.insert(saved.end(), weights.begin(), weights.end());
     context->save_for_backward(std::move(saved));
     context->saved_data["biased"] = bias.has_value();
@@ -27,7 +32,7 @@ struct JoinedProduct : torch::autograd::Function<JoinedProduct> {
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     auto weights = context->get_saved_variables();
-    const auto x = weights[0];
+    const auto x = context->saved_data.count("input") > 0 ? taken(*context) : weights[0];
     weights.erase(weights.begin());
     const bool biased = context->saved_data["biased"].toBool();
     const auto& given = gradients[0];
@@ -45,7 +50,13 @@ struct JoinedProduct : torch::autograd::Function<JoinedProduct> {
       results.push_back(needed ? all.narrow(0, row, weight.size(0)) : at::Tensor());
       row += weight.size(0);
     }
+    results.emplace_back();
     return results;
+  }
+
+  static at::Tensor taken(AutogradContext& context) {
+    const auto held = context.saved_data["input"].toCapsule();
+    return std::exchange(static_cast<MultipliedInput&>(*held).value, at::Tensor());
   }
 };
 
@@ -58,7 +69,14 @@ at::Tensor joined_product(const at::Tensor& x, const std::vector<at::Tensor>& we
     return at::linear(x, at::cat(weights), bias);
   }
   return JoinedProduct::apply(x, bias.defined() ? std::optional(bias) : std::nullopt,
-                              at::TensorList(weights));
+                              at::TensorList(weights), c10::intrusive_ptr<MultipliedInput>());
+}
+
+at::Tensor joined_product(const at::Tensor& x, const std::vector<at::Tensor>& weights,
+                          const at::Tensor& bias,
+                          const c10::intrusive_ptr<MultipliedInput>& input) {
+  return JoinedProduct::apply(x, bias.defined() ? std::optional(bias) : std::nullopt,
+                              at::TensorList(weights), input);
 }
 
 }  // namespace smp::tp

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 #include <vector>
 
@@ -16,5 +17,15 @@ namespace smp::tp {
 /// @return [.., sum of n]
 at::Tensor joined_product(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                           const at::Tensor& bias);
+
+/// What a product has multiplied, if it need not keep that itself: who keeps it, or knows where to
+/// get it, puts it here before the product's backward runs, which takes it out.
+struct MultipliedInput : torch::CustomClassHolder {
+  at::Tensor value;
+};
+
+/// Does the same, without keeping x. @param input  empty
+at::Tensor joined_product(const at::Tensor& x, const std::vector<at::Tensor>& weights,
+                          const at::Tensor& bias, const c10::intrusive_ptr<MultipliedInput>& input);
 
 }  // namespace smp::tp

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace smp::tp {
 
@@ -21,6 +22,14 @@ at::Tensor whole_sequence(const at::Tensor& part, std::int64_t length);
 /// Returns all positions, for ranks that each compute something else of them: [B, s, W] -> [B,
 /// length, W]. An all-gather; backward, a reduce-scatter.
 at::Tensor read_sequence(const at::Tensor& part, std::int64_t length);
+/// Returns joined_product() of all positions: [B, s, I] -> [B, length, sum of n]. An all-gather.
+/// For backward a rank keeps its own positions: those of the others are gathered again, and a
+/// reduce-scatter gives each rank the gradient of its own. Under autocast all positions are kept,
+/// in 16 bits.
+/// @param weights  at least one, [n, I] each, of this rank's channels
+/// @param bias     [sum of n]; undefined: none
+at::Tensor sequence_product(const at::Tensor& part, std::int64_t length,
+                            const std::vector<at::Tensor>& weights, const at::Tensor& bias);
 /// Adds up what every rank has computed of all positions: [B, S, W] -> [B, s, W] of this rank's. A
 /// reduce-scatter; backward, an all-gather.
 at::Tensor summed_sequence(const at::Tensor& addends);
