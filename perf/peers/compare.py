@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.metadata
+import json
 import math
 import os
 import re
@@ -31,6 +32,8 @@ OTHERS = [Entry("rpc", "rpc"), Entry("deepspeed", "deepspeed")]
 SMP, SMP_BY_HAND = Entry(OURS, OURS), Entry("smp_by_hand", "smp_by_hand")
 DDP, SMP_REPLICAS = Entry("ddp", "ddp"), Entry("smp_replicas", "smp_replicas")
 AT_END = Entry("smp_replicas_at_end", "smp_replicas_at_end")  # of the backward, instead of meanwhile
+SMP_TP, TORCH_TP = Entry("smp_tp", "smp_tp"), Entry("tensor_parallel", "torch")
+SMP_SP, TORCH_SP = Entry("smp_sp", "smp_sp"), Entry("sequence_parallel", "torch")
 KEPT = "_kept_heap"  # with what LibTorch frees kept by the C library, so that pages are cleared only once
 KEPT_HEAP = [Entry(entry.name + KEPT, entry.family + KEPT, entry.alone) for entry in (LIBTORCH, SMP, SMP_BY_HAND)]
 # 32 MiB is the largest that glibc accepts; tensors of these models are smaller.
@@ -39,6 +42,8 @@ OUR_VARIANTS = {
     OURS: "planned",
     "smp_by_hand": "by_hand",
     "smp_replicas": "replicas",
+    "smp_tp": "sliced",
+    "smp_sp": "sliced_along_sequence",
     "smp_replicas_at_end": "replicas_at_end",
     "one_process_libtorch": "one_process",
 }
@@ -66,18 +71,32 @@ def replicas(workload: str, ranks: int, seconds: float) -> Part:
     return Part(setting, [REFERENCE, DDP, SMP_REPLICAS, AT_END], 1 if BRIEF else 25, 1 if BRIEF else seconds)
 
 
+def llama(ours: Entry, theirs: Entry, microbatches: int) -> Part:
+    setting = Setting("llama", 2, 4, rows=8, length=16, tiny=True) if BRIEF else Setting("llama", 2, microbatches, length=128)
+    return Part(setting, [REFERENCE, ours, theirs], 1 if BRIEF else 15, 1 if BRIEF else 60)
+
+
 PARTS = {
     "gpt.p2": training("gpt", 2, 8, [SMP, SMP_BY_HAND, *KEPT_HEAP], 120),
     "gpt.p4": training("gpt", 4, 16, [SMP, SMP_BY_HAND], 120),
     "t5.p2": training("t5", 2, 8, [SMP, SMP_BY_HAND, *KEPT_HEAP], 120),
     "t5.p4": training("t5", 4, 16, [SMP], 110),
     "gpt.r2": replicas("gpt", 2, 120),
+    "tp2": llama(SMP_TP, TORCH_TP, 4),
+    "tp2_sp": llama(SMP_SP, TORCH_SP, 4),
+    "pp2": llama(SMP, PIPELINING[1], 8),
     "sleep.p4": Part(Setting("sleep", 4, 16), [SMP, *PIPELINING, *OTHERS], 5, 90),
 }
 CALL_ROUNDS, CALLS = (1, 20) if BRIEF else (5, 200)
 REPLICAS = ["gpt.r2"]
-ALL_PARTS = {"peers": [*(part for part in PARTS if part not in REPLICAS), "call"], "dp": REPLICAS}
-BRIEF_PARTS = {"peers": ["gpt.p2", "t5.p2", "call"], "dp": REPLICAS}
+LLAMA = {"tp2": "tp2_over_torch", "tp2_sp": "tp2_sp_over_torch", "pp2": "pp2_over_torch_1f1b"}  # rows by part
+LAYERS = "layers"  # our own beside what they are made of: perf/llama.cpp
+ALL_PARTS = {
+    "peers": [*(part for part in PARTS if part not in [*REPLICAS, *LLAMA]), "call"],
+    "dp": REPLICAS,
+    "llama": [*LLAMA, LAYERS],
+}
+BRIEF_PARTS = {"peers": ["gpt.p2", "t5.p2", "call"], "dp": REPLICAS, "llama": ["tp2_sp", LAYERS]}
 
 
 class Comparison:
@@ -100,11 +119,14 @@ class Comparison:
         try:
             if name == "call":
                 return self.run_calls()
+            if name == LAYERS:
+                return self.run_layers()
             part = PARTS[name]
             measured = Contest(part.setting, part.entries, self.start, part.seconds).run(part.rounds)
             self.add_failures(name, measured)
             add = self.add_sleep if part.setting.workload == "sleep" else self.add_training
             add = self.add_replicas if name in REPLICAS else add
+            add = self.add_llama if name in LLAMA else add
             add(name, part.setting, measured)
         except Exception as error:  # the other parts may still be measured
             self.add_failure(name, f"{type(error).__name__}: {error}")
@@ -162,6 +184,17 @@ class Comparison:
         ratios = [during / after for during, after in zip(own, at_end)]
         self.rows.add_samples("overlapped_over_at_end", ratios, "1", "gradients averaged during the backward, or after it")
 
+    def add_llama(self, part: str, setting: Setting, measured: Measured) -> None:
+        for name, samples in measured.milliseconds.items():
+            rows = setting.rows // setting.microbatches
+            note = f"{len(samples)} rounds; {setting.microbatches} microbatches of {rows} x {setting.length} tokens"
+            self.rows.add_samples(f"{part}.{name}.step_ms", samples, "ms", note)
+            if name in measured.differences and name != ONE_PROCESS:
+                self.rows.add(f"{part}.{name}.loss_difference", measured.differences[name], "1")
+        _, ours, theirs = (measured.milliseconds[entry.name] for entry in PARTS[part].entries)
+        ratios = [other / own for other, own in zip(theirs, ours)]
+        self.rows.add_samples(LLAMA[part], ratios, "1", "tokens per second of ours over torch's, within a round")
+
     def add_sleep(self, part: str, setting: Setting, measured: Measured) -> None:
         cell = setting.forward_ms + setting.backward_ms
         ideal = (setting.microbatches + setting.ranks - 1) * cell
@@ -170,6 +203,16 @@ class Comparison:
             ratios = [own / ideal for own in samples]
             self.rows.add_samples(f"{part}.{name}.step_over_ideal", ratios, "1", note)
             self.add_over_ours(part, name, measured)
+
+    # ---- our layers ----
+
+    def run_layers(self) -> None:
+        with TemporaryDirectory() as folder:
+            command = [*self.mpirun, "-n", "2", str(self.programs / "perf"), "llama"]
+            environment = os.environ | {"SMP_PERF_RESULTS": folder, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+            subprocess.run(command, env=environment, timeout=240, check=True)
+            if not BRIEF:
+                self.rows.rows += json.loads((Path(folder) / "llama.json").read_text())["rows"]
 
     # ---- one call ----
 

@@ -249,4 +249,8 @@ def contestant(variant: str, setting: Setting) -> Contestant:
         return Plain(make(setting, 1), setting)
     if variant == "ddp":
         return Replicas(make(setting, 1), setting)
+    if variant in ("tensor_parallel", "sequence_parallel"):
+        from llama import TensorParallel
+
+        return TensorParallel(make(setting, 1), setting, sequence=variant == "sequence_parallel")
     return {"rpc": Rpc, "deepspeed": DeepSpeed}[variant](setting)

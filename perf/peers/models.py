@@ -22,7 +22,7 @@ NEVER_ATTEND = torch.finfo(torch.float32).min
 class Setting:
     """What is trained: the same for every peer."""
 
-    workload: str  # gpt, t5 or sleep
+    workload: str  # gpt, t5, llama or sleep
     ranks: int
     microbatches: int
     rows: int = 32
@@ -34,7 +34,7 @@ class Setting:
     @property
     def learning_rate(self) -> float:
         """High enough that a wrong gradient shows in the next losses."""
-        return {"gpt": 0.2, "t5": 10.0, "sleep": 0.0}[self.workload]
+        return {"gpt": 0.2, "t5": 10.0, "llama": 0.2, "sleep": 0.0}[self.workload]
 
 
 @dataclass
@@ -415,6 +415,10 @@ def make(setting: Setting, stages: int) -> Model:
     """`stages`: in how many parts it will be cut; only sleepers care."""
     if setting.workload == "sleep":
         return sleep(setting, stages)
+    if setting.workload == "llama":
+        from llama import llama  # which is made of what is here
+
+        return llama(setting)
     return {"gpt": gpt, "t5": t5}[setting.workload](setting)
 
 

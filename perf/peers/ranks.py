@@ -140,7 +140,7 @@ def our_ranks(mpirun: list[str], program: Path, variant: str, setting: Setting, 
     if setting.ranks > (os.cpu_count() or 1):
         options += ["--mca", "mpi_yield_when_idle", "1"]
     arguments = ["--turns", str(ranks.folder), "--workload", setting.workload, "--variant", variant]
-    for name in ("microbatches", "rows", "length", "learning_rate", "forward_ms", "backward_ms"):
+    for name in ("ranks", "microbatches", "rows", "length", "learning_rate", "forward_ms", "backward_ms"):
         arguments += [f"--{name.replace('_', '-')}", str(getattr(setting, name))]
     arguments += ["--tiny"] if setting.tiny else []
     environment = environment | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
