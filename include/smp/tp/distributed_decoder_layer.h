@@ -32,8 +32,9 @@ namespace nn {
 /// ceil(S/T), W] on each rank: norms and residual sums are not repeated on T ranks (Korthikanti et
 /// al. 2022). S may be any number. What all-reduces of "speed" send, all-gathers and
 /// reduce-scatters do then, 4·(T-1)/T·N·S·W elements forward; leaving the layer is an all-gather
-/// more, and so is the backward of entering it. Where each rank has samples of its own it is
-/// "speed", which cuts the batch.
+/// more, and so is the backward of entering it. Of what its products read a rank keeps its own
+/// positions, and backward gathers the others again, 2·(T-1)/T·N·S·W. Where each rank has samples
+/// of its own it is "speed", which cuts the batch.
 class SMP_API DistributedDecoderLayerImpl : public torch::nn::Module {
  public:
   /// Makes this rank's slices of a new layer, which starts from the values of nn::DecoderLayer
