@@ -125,9 +125,25 @@ class Replacing {
     if (!marked) reason = reason.empty() ? "not marked" : "not marked, and " + reason;
     rows.push_back({path, type, marked, std::move(reason)});
     if (!rows.back().obstacle.empty()) return false;
+    refuse_marks_below(routed, path);
     routed.smp_stand_in = made(routed, path, rule->second);
     take_over(routed.smp_module(), path, *routed.smp_stand_in);
     return true;
+  }
+
+  /// What runs calls of parts in its own way, to compute them again, say, would be lost: a stand-in
+  /// calls parts of its own.
+  static void refuse_marks_below(RoutedBase& routed, const std::string& path) {
+    if (routed.smp_wrapper != nullptr) return;  // and so the calls of all in it
+    for (const auto& item : routed.smp_module().named_modules("", /*include_self=*/false)) {
+      const auto* const part = dynamic_cast<const RoutedBase*>(item.value().get());
+      SMP_REQUIRE_AS(UnsupportedError, part == nullptr || part->smp_wrapper == nullptr, "module '",
+                     path.empty() ? "<root>" : path, "' (", routed.smp_type_name(),
+                     ") is spread over ranks as one, and its '", item.key(),
+                     "' is marked by "
+                     "smp::set_activation_checkpointing, which nothing would follow; mark '",
+                     path.empty() ? "<root>" : path, "' itself, or do not spread it");
+    }
   }
 
   static std::shared_ptr<StandIn> made(RoutedBase& routed, const std::string& path,

@@ -384,6 +384,31 @@ TEST(Replacement, TrainsAndEvaluatesWithTheModuleItStandsInFor) {
   }
 }
 
+/// A layer that is spread calls parts of its own, not those that were marked.
+TEST(Replacement, LosesNoMarkOfWhatIsComputedAgain) {
+  const auto wrap = [](bool all) {
+    nn::DecoderLayer layer(nn::DecoderLayerOptions(
+        nn::GroupedQueryAttentionOptions(8, 2), nn::GatedMlpOptions(8, 4), nn::RMSNormOptions(8)));
+    set_tensor_parallelism(layer);
+    if (all) {
+      set_activation_checkpointing(layer);
+    } else {
+      set_activation_checkpointing(layer->self_attn);
+    }
+    DistributedModel model(layer);
+    return model.distributed_modules().size();
+  };
+  run_local(2,
+            [&] {
+              EXPECT_GT(wrap(true), 0u);
+              EXPECT_THAT(
+                  refusal<UnsupportedError>([&] { wrap(false); }),
+                  testing::AllOf(HasSubstr("'self_attn' is marked"), HasSubstr("DecoderLayer"),
+                                 HasSubstr("mark '<root>' itself")));
+            },
+            config_of(2), {1});
+}
+
 TEST(Replacement, DoesNothingOnOneRankOfAGroup) {
   run_local(2,
             [] {
