@@ -28,6 +28,8 @@
 #include "base/clock.h"
 #include "base/machine/cores.h"
 #include "base/machine/machine_check.h"
+#include "base/machine/neuron_check.h"
+#include "base/machine/neuron_files.h"
 #include "base/machine/transport_check.h"
 #include "base/memory/cross_memory.h"
 #include "base/memory/machine_memory.h"
@@ -246,6 +248,9 @@ int examine_machine(int ranks) {
   auto machine = look_at_machine(ranks);
   const auto job = start_job(settings, machine);
   auto findings = base::check_machine(machine);
+  for (auto& each : base::check_neuron(base::look_at_neuron("/"))) {
+    findings.push_back(std::move(each));
+  }
   findings.push_back(finding_of(settings));
   for (auto& each : base::check_transports(look_at_transports(machine))) {
     findings.push_back(std::move(each));
