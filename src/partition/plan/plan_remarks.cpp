@@ -125,7 +125,7 @@ std::string bound_text(const PlanSummary& summary) {
   return fmt::format(
       "step: at most {:.0f} % above the {} that any placement takes, if calls form a chain and "
       "messages are free",
-      std::ceil(100 * std::max(0.0, above) - kNoise), short_seconds(summary.step_bound));
+      std::max(0.0, std::ceil(100 * above - kNoise)), short_seconds(summary.step_bound));
 }
 
 std::string origin_text(const PlanSummary& summary) {

@@ -168,6 +168,9 @@ TEST(PlanTable, SaysHowFarTheStepIsFromItsBound) {
   EXPECT_THAT(PartitionPlan::from_json(plan.to_json(), "test").table(),
               HasSubstr("31 % above the 100 ms"));
   EXPECT_THAT(example.plan().table(), Not(HasSubstr("that any placement")));
+  summary.step_bound = summary.chosen.step_seconds;  // as of a single stage
+  EXPECT_THAT(PartitionPlan(3, example.plan().rows(), summary).table(),
+              HasSubstr("step: at most 0 % above"));
 }
 
 TEST(PlanTable, SaysWhichModulesCannotLeaveTheirParent) {
