@@ -44,9 +44,10 @@ SMP_API void save_safetensors(const DistributedModelBase& model, const std::stri
 SMP_API StateDict load_safetensors(const std::string& path, bool strict = true);
 
 /// Loads safetensors files, as above, into a model as DistributedModelBase::load_state_dict does,
-/// one tensor at a time. In each replica only pp_rank 0 reads them; with delayed initialisation
-/// once more when the model is placed, so they must stay until then as they are. All ranks call it,
-/// between steps.
+/// one tensor at a time. Of a placed model each stage reads what it owns, where its `path` names
+/// the very files of pp_rank 0; that one reads all else, and all of a model that is not placed.
+/// With delayed initialisation it reads once more when the model is placed, so the files must stay
+/// until then as they are. All ranks call it, between steps.
 SMP_API LoadResult load_safetensors(DistributedModelBase& model, const std::string& path,
                                     bool strict = true);
 
