@@ -19,6 +19,7 @@
 #include "smp/tp.h"
 #include "support/tensor_bytes.h"
 #include "tp/slices/block_products.h"
+#include "tp/slices/joined_product.h"
 
 namespace smp::perf::llama_program {
 namespace {
@@ -220,14 +221,12 @@ struct DenseExpertsImpl : DistributedModule {
     down = register_slice("down", at::randn({e.experts, e.width, e.inner}) * 0.05, 0);
   }
   Tensor forward(const Tensor& x) {
-    const auto rows = x.flatten(0, 1);
-    const auto own = gate.size(0);
-    const auto parts = rows.repeat({top_k, 1}).chunk(own);
+    const auto parts = x.flatten(0, 1).repeat({top_k, 1}).chunk(gate.size(0));
+    const auto gates = gate.unbind(0), ups = up.unbind(0), downs = down.unbind(0);
     std::vector<Tensor> results;
-    for (std::int64_t i = 0; i < own; ++i) {
-      const auto& part = parts[static_cast<std::size_t>(i)];
-      const auto inner = at::silu(at::linear(part, gate[i])) * at::linear(part, up[i]);
-      results.push_back(at::linear(inner, down[i]));
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const auto inner = tp::joined_product(parts[i], {gates[i], ups[i]}, {}).chunk(2, -1);
+      results.push_back(at::linear(at::silu(inner[0]) * inner[1], downs[i]));
     }
     return at::cat(results);
   }
