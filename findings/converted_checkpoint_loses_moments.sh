@@ -4,7 +4,7 @@
 # dcp_to_torch_save turns a distributed checkpoint into one file of torch.save. Guess: the file holds what was saved, and
 # load_state_dict() of it goes on as if nothing had happened, or raises. Seen, for Adam saved as optimizer.state_dict():
 # 1. The file has the state under the texts "0", "1", ... where it was saved under numbers; all else is equal (empty dicts are left out).
-# 2. load_state_dict() takes it without a word: it keeps the state under these texts, beside the parameters.
+# 2. load_state_dict() takes it and does not raise: it keeps the state under these texts, beside the parameters.
 # 3. The next step starts Adam anew: its count is 1 beside the saved 5, moments are zero, and the step goes another way.
 # With the keys turned back into numbers the step is that of the run that was saved.
 #

@@ -2,7 +2,7 @@
 # torch 2.13.0+cpu, gloo, 2 processes: item(), float() and bool() of a DTensor give each rank its own part of a pending sum.
 #
 # A DTensor behaves as the whole tensor, whatever rank holds what; a reduction leaves a Partial, to be summed when somebody needs it.
-# Guess: item() is somebody who needs it, or raises. Seen, without a warning, of 1..5 in shards of 3 and 2:
+# Guess: item() is somebody who needs it, or raises. Seen of 1..5 in shards of 3 and 2:
 # 1. x.sum().item() is 6 on rank 0 and 9 on rank 1; float(), int(), max, mean and norm alike. full_tensor() gives 15.
 # 2. bool(x.isnan().any()) is False on the rank whose shard is sound and True on the other: "if nan: skip" parts the ranks. So do
 #    isfinite().all() and (a == b).all(). torch.equal(a, b) is right, and so is a comparison of the sum (s > 10), which sums first.

@@ -3,7 +3,7 @@
 #
 # A GGUF file says how rotary positions are scaled: llama.rope.scaling.type and .factor (linear, yarn), or, as converters write Llama 3.1's, a
 # tensor rope_freqs.weight. Guess: from_pretrained(gguf_file=...) takes all of them over, or refuses what it does not know. Seen:
-# 1. For each of the three the loaded config says rope_type "default", without a warning, and logits are those of a model without scaling to
+# 1. For each of the three the loaded config says rope_type "default", nothing raises, and logits are those of a model without scaling to
 #    the bit; with the config's own scaling of 4, linear, they are others.
 # 2. rope_theta is taken over. rms_norm_eps is the float32 number, 9.999999747e-06 for 1e-05, so a config compared as text differs.
 # So a long-context model is another model beyond and within its first context; a fine-tuning starts from the wrong one.

@@ -2,7 +2,7 @@
 # torch 2.13.0+cpu, gloo, 3 processes: collectives pair elements by their place in memory, and reduce() leaves partial sums elsewhere.
 #
 # Guess: a tensor of the same shape and dtype on each rank is all that a collective wants; strides are each rank's own business, or an
-# error. And reduce(x, dst=0) changes x on rank 0 only. Seen, without a warning:
+# error. And reduce(x, dst=0) changes x on rank 0 only. Seen, and nothing raises:
 # 1. broadcast of [[0, 1, 2], [3, 4, 5]] into a transposed tensor of the same shape gives [[0, 2, 4], [1, 3, 5]] there.
 # 2. all_reduce of equal tensors, one of them transposed (or channels_last), adds elements of different places: [[0, 1, 2], [3, 4, 5]] thrice
 #    is not [[0, 3, 6], [9, 12, 15]]. So weights that one rank made contiguous and another did not are mixed up.

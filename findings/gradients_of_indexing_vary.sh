@@ -4,7 +4,7 @@
 # Guess: on a CPU the same program, seed and number of threads give the same bits; what is not deterministic is said to be so of GPUs.
 # Seen with two threads, a table of 50 float32 rows that 200,000 indices read, the same gradient computed 30 times:
 # 1. x[indices] and x.take(indices): 30 different gradients, some 5e-4 apart; their backward adds with atomic operations,
-#    in the order in which threads come by. The same holds for put_(accumulate=True).
+#    in the order in which threads come by.
 # 2. embedding, index_select and gather, which read the same rows, give one and the same gradient each time.
 # 3. With one thread, in float64, or under use_deterministic_algorithms(True), x[indices] gives one gradient as well.
 # So a model that looks up rows by brackets (relative positions, class tables) is not repeatable, and nothing says so.
