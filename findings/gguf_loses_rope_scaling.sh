@@ -16,7 +16,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 
 python3 -m venv venv
-venv/bin/pip install -q --no-compile --disable-pip-version-check "torch==2.13.0" "transformers==5.24.0" "gguf==0.19.0" "numpy" 2>pip.log || { cat pip.log; exit 1; }
+venv/bin/pip install -q --no-compile --disable-pip-version-check "torch==2.13.0" "transformers==5.24.0" "gguf==0.19.0" "accelerate==1.15.0" "numpy" 2>pip.log || { cat pip.log; exit 1; }
 
 cat >scaling.py <<'PY'
 import importlib.metadata

@@ -121,7 +121,8 @@ libfmt-dev 1
 nlohmann-json3-dev 1
 libcli11-dev 1
 libxxhash-dev 1
-libsentencepiece-dev 1"
+libsentencepiece-dev 1
+libyaml-cpp-dev 1"
 fetching="python3 1
 python3-venv 1"
 debian_12="libboost-fiber-dev 1.74.0.3

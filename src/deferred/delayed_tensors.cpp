@@ -112,6 +112,11 @@ bool is_delayed(const torch::nn::Module& model) {
   return delayed(model.parameters()) || delayed(model.buffers());
 }
 
+void fill_as_other_views(const at::Tensor& tensor) {
+  const auto* storage = delayed_storage(tensor);
+  if (storage != nullptr && storage->values) Materialiser().fill(tensor);
+}
+
 void forget_values(const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   auto& kept = *new std::vector<at::Storage>;  // NOLINT: never freed

@@ -82,6 +82,10 @@ bool is_delayed(const at::Tensor& tensor);
 /// True if a parameter or buffer of `model`, at any depth, has no values yet.
 bool is_delayed(const torch::nn::Module& model);
 
+/// Gives `tensor` its values if another view of its memory has got them, as an operator that could
+/// not be put off needed them; does nothing else.
+void fill_as_other_views(const at::Tensor& tensor);
+
 /// Makes `tensors` meta tensors for good, in place; those that shared memory still share a storage.
 /// Their memory is never freed. Meant for a forked process, which cannot use the device they are
 /// on.

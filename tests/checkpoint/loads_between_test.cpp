@@ -90,6 +90,46 @@ TEST(LoadsBetween, ReplicasLoadTheSameOrNothing) {
   }
 }
 
+/// Its constructor asks for what only values tell, of another view of a buffer's memory.
+struct SelectedImpl : torch::nn::Module {
+  SelectedImpl()
+      : a(register_module("a", nn::Linear(3, 3))),
+        scale(register_buffer("scale", torch::rand({2, 3}))) {
+    const auto flat = scale.flatten();
+    positive = flat.masked_select(flat > 0.5).size(0);
+  }
+  Tensor forward(const Tensor& x) { return a(x) * scale; }
+  nn::Linear a;
+  Tensor scale;
+  std::int64_t positive;
+};
+SMP_MODULE(Selected);
+
+TEST(LoadsBetween, IntoABufferOfWhichAViewHasValues) {
+  for (const int stages : {1, 2}) {
+    run_local(stages,
+              [&] {
+                std::optional<delay_param_initialization> delay(std::in_place);
+                torch::manual_seed(3);
+                Selected net;
+                delay.reset();
+                DistributedModel model(net);
+                if (stages == 2) model.set_partition("a", 1);
+                auto dict = StateDict{{"scale", torch::full({2, 3}, 5.)}};
+                model.load_state_dict(dict, /*strict=*/false);
+                dict.at("scale").zero_();
+                model.place();
+                const auto all = model.state_dict(kAllPpRanks);
+                EXPECT_TRUE(torch::equal(all.at("scale"), torch::full({2, 3}, 5.)));
+                torch::manual_seed(3);
+                const Selected plain;
+                EXPECT_TRUE(torch::equal(all.at("a.weight"), plain->a->weight));
+                EXPECT_EQ(net->positive, plain->positive);
+              },
+              config_of(stages), {.seed = 1});
+  }
+}
+
 struct NormedImpl : torch::nn::Module {
   NormedImpl()
       : a(register_module("a", nn::Linear(3, 3))),

@@ -172,6 +172,7 @@ class ModelLoad {
 
   /// Returns true if values wait for the model's placement.
   bool write() {
+    for (const auto& named : tensors_) deferred::fill_as_other_views(named.tensor);
     const auto later =
         targets([](const at::Tensor& tensor) { return deferred::is_delayed(tensor); });
     std::optional<Exchange> kept;
