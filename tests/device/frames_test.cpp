@@ -98,7 +98,7 @@ TEST(DeviceFrames, SayWhenTheReceiverHasNoSuchDevice) {
   std::vector<DataTensor> data;
   TransferId next = 0;
   const std::vector<at::Tensor> tensors{on_fake(at::ones({3}))};
-  encode_frame({Port::kServer, {}, "", tensors}, {0, kNoWire}, next, control, data);
+  encode_frame({Port::kServer, {}, "", tensors}, {0, kNoWire, kNoWire}, next, control, data);
   control.data()[32 + 12] = static_cast<std::byte>(c10::DeviceType::HPU);
   const auto frame = decode_frame(control.span(), data);
   ASSERT_EQ(frame.staged.size(), 1U);

@@ -13,7 +13,7 @@
 namespace smp::d2d {
 namespace {
 
-constexpr std::array<const char*, kMemoryKinds> kMemoryNames{"host", "cuda"};
+constexpr std::array<const char*, kMemoryKinds> kMemoryNames{"host", "cuda", "neuron"};
 
 Members union_of_members(const std::vector<WireUse>& uses) {
   Members members;

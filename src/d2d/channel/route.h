@@ -81,7 +81,7 @@ class Routes {
  private:
   struct Row {
     std::uint8_t control = kNoWire;
-    DataWires data{kNoWire, kNoWire};
+    DataWires data = kNoDataWires;
   };
   const Row& row(GlobalRank peer) const {
     return rows_[static_cast<std::size_t>(members_.position(peer))];

@@ -25,6 +25,10 @@ Nobody nobody;
 std::optional<MemoryKind> memory_kind(c10::DeviceType device) noexcept {
   if (device == c10::DeviceType::CPU) return MemoryKind::kHost;
   if (device == c10::DeviceType::CUDA) return MemoryKind::kCuda;
+  if (device == c10::DeviceType::PrivateUse1 && c10::is_privateuse1_backend_registered() &&
+      c10::get_privateuse1_backend() == "neuron") {
+    return MemoryKind::kNeuron;
+  }
   return std::nullopt;
 }
 

@@ -21,15 +21,17 @@
 namespace smp::d2d {
 
 /// The kind of memory that bytes of the data plane lie in.
-enum class MemoryKind : std::uint8_t { kHost, kCuda };
-inline constexpr std::size_t kMemoryKinds = 2;
-/// Returns the kind of memory on `device`; nothing: no wire reaches any such memory.
+enum class MemoryKind : std::uint8_t { kHost, kCuda, kNeuron };
+inline constexpr std::size_t kMemoryKinds = 3;
+/// Returns the kind of memory on `device`; nothing: no wire reaches any such memory. LibTorch's
+/// private-use device is kNeuron once it is named "neuron".
 std::optional<MemoryKind> memory_kind(c10::DeviceType device) noexcept;
 
 /// The wires for data, by MemoryKind, each by its number in the list that all ranks have.
 using DataWires = std::array<std::uint8_t, kMemoryKinds>;
 /// The number that stands for no wire.
 inline constexpr std::uint8_t kNoWire = 0xff;
+inline constexpr DataWires kNoDataWires{kNoWire, kNoWire, kNoWire};
 
 /// The sender's number of a data transfer. Both sides name it; a sender uses none twice.
 using TransferId = std::uint64_t;

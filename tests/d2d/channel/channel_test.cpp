@@ -266,7 +266,7 @@ class ChannelAndBareWire : public testing::Test {
     ByteBuffer buffer;
     std::vector<DataTensor> data;
     TransferId next = 0;
-    encode_frame({Port::kServer, {}, "text", tensor}, {wire, kNoWire}, next, buffer, data);
+    encode_frame({Port::kServer, {}, "text", tensor}, {wire, kNoWire, kNoWire}, next, buffer, data);
     return {buffer.span().begin(), buffer.span().end()};
   }
 

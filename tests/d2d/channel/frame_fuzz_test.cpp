@@ -28,7 +28,7 @@ Bytes control_of(std::uint64_t seed) {
   TransferId next = random.below(1'000);
   const Bytes header = random.noise(random.below(40));
   encode_frame({random.one_in(2) ? Port::kServer : Port::kCollectives, header, "a body", tensors},
-               {0, kNoWire}, next, control, data);
+               {0, kNoWire, kNoWire}, next, control, data);
   return {control.span().begin(), control.span().end()};
 }
 

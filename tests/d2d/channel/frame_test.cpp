@@ -44,7 +44,7 @@ CodedBytes encoded(const SampleFrame& frame, std::vector<DataTensor>* data_out =
   std::vector<DataTensor> data;
   TransferId next_transfer = 10;
   encode_frame({frame.port, std::as_bytes(std::span(frame.header)), frame.body, frame.tensors},
-               {kWire, kNoWire}, next_transfer, control, data);
+               {kWire, kNoWire, kNoWire}, next_transfer, control, data);
   EXPECT_EQ(next_transfer, 10 + data.size());
   if (data_out != nullptr) *data_out = data;
   return {control.span().begin(), control.span().end()};
@@ -211,9 +211,10 @@ TEST(Frames, RemembersNothingOfTheFrameBefore) {
   std::vector<DataTensor> data;
   TransferId next_transfer = 0;
   const SampleFrame first = sample_frame();
-  encode_frame({Port::kServer, {}, first.body, first.tensors}, {0, kNoWire}, next_transfer, control,
-               data);
-  encode_frame({Port::kServer, {}, "only a body", {}}, {0, kNoWire}, next_transfer, control, data);
+  encode_frame({Port::kServer, {}, first.body, first.tensors}, {0, kNoWire, kNoWire}, next_transfer,
+               control, data);
+  encode_frame({Port::kServer, {}, "only a body", {}}, {0, kNoWire, kNoWire}, next_transfer,
+               control, data);
   EXPECT_THAT(data, testing::IsEmpty());
   const ReadFrame read = decode_frame(control.span(), data);
   EXPECT_EQ(text_of(read.body), "only a body");

@@ -117,10 +117,10 @@ TEST(Routes, PrintAsATableWithALineForEachPeer) {
   EXPECT_EQ(three_wires().path(GlobalRank(3), MemoryKind::kCuda),
             "mpi, tensors through host memory");
   EXPECT_EQ(three_wires().table(),
-            "rank 0 to  control  host data  cuda data\n"
-            "1  mpi 2  shm 0  ipc 1\n"
-            "2  mpi 2  mpi 2  ipc 1\n"
-            "3  mpi 2  mpi 2  -");
+            "rank 0 to  control  host data  cuda data  neuron data\n"
+            "1  mpi 2  shm 0  ipc 1  -\n"
+            "2  mpi 2  mpi 2  ipc 1  -\n"
+            "3  mpi 2  mpi 2  -  -");
 }
 
 TEST(Routes, NamePeersOfOnePathTogether) {

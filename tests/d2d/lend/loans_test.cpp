@@ -170,12 +170,12 @@ TEST_F(LoansOfTwo, ABorrowedTensorGoesOnAsACopy) {
   TransferId next = 1;
   ByteBuffer control;
   std::vector<DataTensor> data;
-  encode_frame({Port::kServer, {}, {}, tensor}, {0, kNoWire}, next, control, data);
+  encode_frame({Port::kServer, {}, {}, tensor}, {0, kNoWire, kNoWire}, next, control, data);
   ASSERT_EQ(data.size(), 1u);
   EXPECT_FALSE(Loans::is_borrowed(data[0].tensor));
   EXPECT_TRUE(at::equal(data[0].tensor, tensor));
   FrameLoans lent(&borrower());
-  encode_frame({Port::kServer, {}, {}, tensor}, {0, kNoWire}, next, control, data, lent);
+  encode_frame({Port::kServer, {}, {}, tensor}, {0, kNoWire, kNoWire}, next, control, data, lent);
   EXPECT_TRUE(data.empty()) << "a copy can be lent";
   EXPECT_EQ(borrower().lent(), 1u);
   EXPECT_FALSE(Loans::is_borrowed(at::ones({kLentFloats})));
