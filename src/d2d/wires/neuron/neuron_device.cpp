@@ -113,7 +113,7 @@ std::size_t span_of(const at::Tensor& tensor) {
 
 /// A tensor of the host with the elements of one of the device, each where it is there.
 at::Tensor twin_of(const at::Tensor& tensor) {
-  const at::Tensor twin(
+  at::Tensor twin(
       at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), tensor.scalar_type()));
   read(twin.mutable_data_ptr(), tensor.const_data_ptr(), span_of(tensor));
   twin._set_conj(tensor.is_conj());
