@@ -213,7 +213,6 @@ Json yaml_scalar(const std::string& text, const std::string& name) {
   }
   bool truth = false;
   if (is_bool(text, truth)) return truth;
-  // Both take some texts ("1." and "1" they do not share); PyYAML asks for the number first.
   if (is_real(text)) return real(text);
   if (is_integer(text)) return integer(text, name);
   return text;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "d2d/wires/labelled_bytes.h"
 #include "smp/error.h"
 
 namespace smp::d2d {
@@ -100,21 +101,12 @@ std::unique_ptr<ProbeMemory> CudaIpcWire::probe_memory() {
 // ---- sending -----------------------------------------------------------------------------------
 
 void CudaIpcWire::tell(GlobalRank to, MessageKind kind, const Piece& piece) {
-  auto bytes = messages_->buffers().take();
-  bytes.resize(sizeof piece + sizeof kind);
-  std::memcpy(bytes.data(), &piece, sizeof piece);
-  std::memcpy(bytes.data() + sizeof piece, &kind, sizeof kind);
-  messages_->post(to, std::move(bytes));
+  post_labelled(*messages_, to, std::as_bytes(std::span(&piece, 1)), kind);
 }
 
 void CudaIpcWire::post(GlobalRank to, ByteBuffer&& control) {
-  constexpr auto kKind = MessageKind::kControl;
-  auto bytes = messages_->buffers().take();
-  bytes.resize(control.size() + sizeof kKind);
-  if (control.size() > 0) std::memcpy(bytes.data(), control.data(), control.size());
-  std::memcpy(bytes.data() + control.size(), &kKind, sizeof kKind);
+  post_labelled(*messages_, to, control.span(), MessageKind::kControl);
   messages_->buffers().give(std::move(control));
-  messages_->post(to, std::move(bytes));
 }
 
 void CudaIpcWire::send(std::span<const std::byte> bytes, GlobalRank to, TransferId id,
@@ -283,21 +275,17 @@ bool CudaIpcWire::free_read() {
 }
 
 void CudaIpcWire::on_message(GlobalRank source, ByteBuffer&& bytes) {
-  MessageKind kind{};
-  const auto whole = bytes.span();
-  SMP_ASSERT(whole.size() >= sizeof kind, whole.size(), " bytes");
-  const auto rest = whole.size() - sizeof kind;
-  std::memcpy(&kind, whole.data() + rest, sizeof kind);
+  const auto kind = take_label<MessageKind>(bytes, rank(), source);
   if (kind == MessageKind::kControl) {
-    bytes.resize(rest);
     complete();
     return handler().on_control(source, std::move(bytes));
   }
   Piece piece;
-  SMP_ASSERT((kind == MessageKind::kPiece || kind == MessageKind::kFree) && rest == sizeof piece,
-             "rank ", rank(), ": rank ", source, " sent a message of kind ",
-             static_cast<std::uint32_t>(kind), " and ", rest, " bytes");
-  std::memcpy(&piece, whole.data(), sizeof piece);
+  SMP_ASSERT(
+      (kind == MessageKind::kPiece || kind == MessageKind::kFree) && bytes.size() == sizeof piece,
+      "rank ", rank(), ": rank ", source, " sent a message of kind ",
+      static_cast<std::uint32_t>(kind), " and ", bytes.size(), " bytes");
+  std::memcpy(&piece, bytes.data(), sizeof piece);
   messages_->buffers().give(std::move(bytes));
   kind == MessageKind::kPiece ? on_piece(source, piece) : on_free(source, piece);
 }

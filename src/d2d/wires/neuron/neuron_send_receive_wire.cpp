@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "d2d/wires/labelled_bytes.h"
 #include "smp/error.h"
 
 namespace smp::d2d {
@@ -82,41 +83,26 @@ bool NeuronSendReceiveWire::test_connections() {
 // ---- messages ----------------------------------------------------------------------------------
 
 void NeuronSendReceiveWire::tell(GlobalRank to, MessageKind kind, const Message& message) {
-  auto bytes = messages_->buffers().take();
-  bytes.resize(sizeof message + sizeof kind);
-  std::memcpy(bytes.data(), &message, sizeof message);
-  std::memcpy(bytes.data() + sizeof message, &kind, sizeof kind);
-  messages_->post(to, std::move(bytes));
+  post_labelled(*messages_, to, std::as_bytes(std::span(&message, 1)), kind);
 }
 
 void NeuronSendReceiveWire::post(GlobalRank to, ByteBuffer&& control) {
-  constexpr auto kKind = MessageKind::kControl;
-  auto bytes = messages_->buffers().take();
-  bytes.resize(control.size() + sizeof kKind);
-  if (control.size() > 0) std::memcpy(bytes.data(), control.data(), control.size());
-  std::memcpy(bytes.data() + control.size(), &kKind, sizeof kKind);
+  post_labelled(*messages_, to, control.span(), MessageKind::kControl);
   messages_->buffers().give(std::move(control));
-  messages_->post(to, std::move(bytes));
 }
 
 void NeuronSendReceiveWire::on_message(GlobalRank source, ByteBuffer&& bytes) {
-  MessageKind kind{};
-  const auto whole = bytes.span();
-  SMP_ASSERT(whole.size() >= sizeof kind, "rank ", rank(), ": rank ", source, " sent ",
-             whole.size(), " bytes");
-  const auto rest = whole.size() - sizeof kind;
-  std::memcpy(&kind, whole.data() + rest, sizeof kind);
+  const auto kind = take_label<MessageKind>(bytes, rank(), source);
   if (kind == MessageKind::kControl) {
-    bytes.resize(rest);
     return peer(source).held.push_back(std::move(bytes));
   }
   Message message;
   SMP_ASSERT((kind == MessageKind::kTransfer || kind == MessageKind::kPosted ||
               kind == MessageKind::kArrived) &&
-                 rest == sizeof message,
+                 bytes.size() == sizeof message,
              "rank ", rank(), ": rank ", source, " sent a message of kind ",
-             static_cast<std::uint32_t>(kind), " and ", rest, " bytes");
-  std::memcpy(&message, whole.data(), sizeof message);
+             static_cast<std::uint32_t>(kind), " and ", bytes.size(), " bytes");
+  std::memcpy(&message, bytes.data(), sizeof message);
   messages_->buffers().give(std::move(bytes));
   if (kind == MessageKind::kTransfer) return on_announced(source, message);
   if (kind == MessageKind::kPosted) return on_posted(source, message);

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/keep_until_exit.h"
+#include "d2d/wires/labelled_bytes.h"
 #include "smp/error.h"
 
 namespace smp::d2d {
@@ -74,41 +75,26 @@ NeuronStagingWire::~NeuronStagingWire() {
 // ---- messages ----------------------------------------------------------------------------------
 
 void NeuronStagingWire::tell(GlobalRank to, MessageKind kind, const Message& message) {
-  auto bytes = host_->buffers().take();
-  bytes.resize(sizeof message + sizeof kind);
-  std::memcpy(bytes.data(), &message, sizeof message);
-  std::memcpy(bytes.data() + sizeof message, &kind, sizeof kind);
-  host_->post(to, std::move(bytes));
+  post_labelled(*host_, to, std::as_bytes(std::span(&message, 1)), kind);
 }
 
 void NeuronStagingWire::post(GlobalRank to, ByteBuffer&& control) {
-  constexpr auto kKind = MessageKind::kControl;
-  auto bytes = host_->buffers().take();
-  bytes.resize(control.size() + sizeof kKind);
-  if (control.size() > 0) std::memcpy(bytes.data(), control.data(), control.size());
-  std::memcpy(bytes.data() + control.size(), &kKind, sizeof kKind);
+  post_labelled(*host_, to, control.span(), MessageKind::kControl);
   host_->buffers().give(std::move(control));
-  host_->post(to, std::move(bytes));
 }
 
 void NeuronStagingWire::on_message(GlobalRank source, ByteBuffer&& bytes) {
-  MessageKind kind{};
-  const auto whole = bytes.span();
-  SMP_ASSERT(whole.size() >= sizeof kind, "rank ", rank(), ": rank ", source, " sent ",
-             whole.size(), " bytes");
-  const auto rest = whole.size() - sizeof kind;
-  std::memcpy(&kind, whole.data() + rest, sizeof kind);
+  const auto kind = take_label<MessageKind>(bytes, rank(), source);
   if (kind == MessageKind::kControl) {
-    bytes.resize(rest);
     while (completions_.tell(handler())) continue;  // an answer tells that what it answers has left
     return handler().on_control(source, std::move(bytes));
   }
   Message message;
-  SMP_ASSERT(
-      (kind == MessageKind::kTransfer || kind == MessageKind::kPiece) && rest == sizeof message,
-      "rank ", rank(), ": rank ", source, " sent a message of kind ",
-      static_cast<std::uint32_t>(kind), " and ", rest, " bytes");
-  std::memcpy(&message, whole.data(), sizeof message);
+  SMP_ASSERT((kind == MessageKind::kTransfer || kind == MessageKind::kPiece) &&
+                 bytes.size() == sizeof message,
+             "rank ", rank(), ": rank ", source, " sent a message of kind ",
+             static_cast<std::uint32_t>(kind), " and ", bytes.size(), " bytes");
+  std::memcpy(&message, bytes.data(), sizeof message);
   host_->buffers().give(std::move(bytes));
   kind == MessageKind::kTransfer ? on_announced(source, message) : on_asked(source, message);
 }
