@@ -153,7 +153,7 @@ class Reader {
                 " is not known; take it away");
     tag.remove_prefix(std::string_view(kTag).size());
     if (tag == "str") return text;
-    const auto meant = yaml_scalar(text, place(node));
+    auto meant = yaml_scalar(text, place(node));
     if (tag == "float" && meant.is_number()) return meant.get<double>();
     const bool fits = (tag == "int" && meant.is_number_integer()) ||
                       (tag == "bool" && meant.is_boolean()) || (tag == "null" && meant.is_null());

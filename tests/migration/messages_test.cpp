@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -270,6 +271,39 @@ TEST(Messages, OfBodiesOfReplicasPairByMicrobatch) {
   }
 }
 
+/// Replicas evaluate as often as each likes; what they train together pairs all the same.
+TEST(Messages, OfReplicasThatEvaluatedUnevenlyPair) {
+  run_local(
+      4,
+      [] {
+        Twin net;
+        DistributedModel model(net);
+        auto train = step([&](const at::Tensor& x) {
+          const auto y = model(x).sum();
+          const Peer other(1 - dp_rank(), Group::kDp);
+          send(y.item<double>(), other);
+          barrier(Group::kDp);
+          const auto all = all_gather(y.item<double>(), Group::kDp);
+          model.backward(y);
+          EXPECT_EQ(all[static_cast<std::size_t>(1 - dp_rank())], recv_from<double>(other));
+        });
+        auto evaluate = step([&](const at::Tensor& x) {
+          const auto y = model(x).sum();
+          send(y.item<double>(), {1, Group::kPp});  // within the replica
+          return y;
+        });
+        const auto x = torch::arange(1., 4., torch::kDouble) + 10 * dp_rank();
+        for (int round = 0; round < 3; ++round) {
+          for (int i = 0; i < 1 + 2 * round * dp_rank(); ++i) {
+            const torch::NoGradGuard no_grad;
+            evaluate(x);
+          }
+          train(x);
+        }
+      },
+      layout(2));
+}
+
 /// What was not received of a failed step is not taken for a message of the next one.
 TEST(Messages, OfAStepThatFailedAreDropped) {
   run_local(
@@ -320,6 +354,37 @@ TEST(Messages, ThatAFailedStepAwaitsEndWithIt) {
         barrier();  // the session goes on
       },
       layout(2));
+}
+
+/// Waits of a body for another replica, of which the step fails.
+TEST(Messages, OfAReplicaWhoseStepFailedAreNotAwaited) {
+  const std::vector<std::function<void()>> waits = {
+      [] {
+        recv_from<int>({1, Group::kDp});
+      },
+      [] { barrier(Group::kRdp); }, [] { all_gather(1, Group::kDp); },
+      [] { broadcast(1, group(Group::kDp)[1], Group::kDp); }};
+  for (const int stages : {1, 2}) {
+    run_local(
+        2 * stages,
+        [&] {
+          Twin net;
+          DistributedModel model(net);
+          std::size_t kind = 0;
+          auto train = step([&](const at::Tensor& x) {
+            if (kind < waits.size() && dp_rank() == 1) throw std::runtime_error("meant to fail");
+            if (kind < waits.size()) waits[kind]();
+            model.backward(model(x).sum());
+          });
+          for (; kind < waits.size(); ++kind) {
+            const auto text =
+                refusal<std::exception>([&] { train(torch::ones({3}, torch::kDouble)); });
+            EXPECT_THAT(text, HasSubstr("meant to fail"));
+          }
+          train(torch::ones({3}, torch::kDouble));  // the session goes on
+        },
+        layout(stages));
+  }
 }
 
 TEST(Messages, InATrialRunAreNotSentAndNotAwaited) {

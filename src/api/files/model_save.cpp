@@ -9,7 +9,6 @@
 #include "api/files/model_exchange.h"
 #include "api/optimizer/whole_tensors.h"
 #include "api/rank/rank.h"
-#include "api/replicas/replicas.h"
 #include "api/state/session_state.h"
 #include "base/check.h"
 #include "checkpoint/exchange.h"
@@ -28,7 +27,7 @@ class WordOfTheFile {
   WordOfTheFile(Rank& rank, const DistributedModelBase& model, bool sliced)
       : ranks_(rank.groups().training_ranks().lane(kFirstLane + number_of(model))),
         writer_(ranks_.members()[0]),
-        number_(static_cast<std::uint64_t>(Replicas::current().shared_steps()) << kBitsOfSaves) {
+        number_(static_cast<std::uint64_t>(rank.shared_steps()) << kBitsOfSaves) {
     if (rank.groups().num_replicas() == 1) return;
     for (const GlobalRank member : ranks_.members()) {
       const auto place = rank.topology().coordinates(member.value());

@@ -49,17 +49,6 @@ void connect_devices(const RankParts& parts, d2d::Communicators& communicators,
   }
 }
 
-/// Ranks that wait for this one in a module of the step wait in vain, and what waits here for
-/// messages of other ranks shall not.
-void fail_meetings(d2d::Communicators& communicators, const tp::TensorParallel& group,
-                   std::int64_t step, const std::string& why) noexcept try {
-  communicators.fail_epoch(static_cast<std::uint64_t>(step), group.ranks().members(), why);
-} catch (...) {  // they find out by their own waits
-  base::log(base::LogLevel::kWarning, "rank ", communicators.rank(),
-            ": tensor-parallel ranks could not be told that this step failed: ",
-            server::text_of(std::current_exception()));
-}
-
 }  // namespace
 
 Rank::Rank(const RankParts& parts)
@@ -79,10 +68,7 @@ Rank::Rank(const RankParts& parts)
 void Rank::start() {
   parts_.channel->set_deadline(
       static_cast<base::Nanoseconds>(config().abort_seconds * static_cast<double>(base::kSecond)));
-  places_.server = &server_;
-  server_.set_failure_handler([this](std::int64_t step, const std::string& why) {
-    fail_meetings(communicators_, tensor_parallel_, step, why);
-  });
+  server_.set_failure_handler([this](const std::string& why) { fail_meetings(why); });
   if (parts_.plan_request) tensor_parallel_.pretend(topology().tp_size());
   if (!config().delayed_parameter_initialization) eager_.emplace();
   reporting_.report_once([this] {
@@ -96,6 +82,36 @@ void Rank::start() {
   if (auto* const doorbell = channel().routes().wires().doorbell()) {
     fiber::Scheduler::instance().set_doorbell(doorbell);
   }
+}
+
+void Rank::expect_step(bool shared) noexcept {
+  shared_step_ = shared;
+  if (!shared) return;
+  ++shared_steps_;
+  steps_before_ = server_.steps();
+}
+
+std::uint64_t Rank::epoch() const noexcept {
+  constexpr int kBitsBetween = 32;  // for steps between two that are shared
+  return (static_cast<std::uint64_t>(shared_steps_) << kBitsBetween) +
+         static_cast<std::uint64_t>(server_.steps() - steps_before_);
+}
+
+std::optional<module::CallPlace> Rank::Places::next() {
+  auto place = rank_.server_.places().next();
+  if (place) place->step = rank_.epoch();
+  return place;
+}
+
+/// Ranks that wait for this one in the step wait in vain, and what waits here for messages of other
+/// ranks shall not.
+void Rank::fail_meetings(const std::string& why) noexcept try {
+  const auto ranks = shared_step_ ? groups_.replicas() : groups_.slice_holders();
+  communicators_.fail_epoch(epoch(), ranks.members(), why);
+} catch (...) {  // they find out by their own waits
+  base::log(base::LogLevel::kWarning, "rank ", communicators_.rank(),
+            ": the others could not be told that this step failed: ",
+            server::text_of(std::current_exception()));
 }
 
 void Rank::lower_active_microbatches(int most) {

@@ -70,21 +70,33 @@ class Rank {
   const char* exchange_call(const char* name) noexcept {
     return communicators_.exchange_call(name);
   }
-  /// What the running step's modules did with other ranks is over.
-  void end_meetings() { communicators_.end_epoch(static_cast<std::uint64_t>(server_.steps())); }
+  /// Called before every step. @param shared  all replicas run it, as they do those with gradients
+  void expect_step(bool shared) noexcept;
+  /// Steps so far that all replicas ran, the expected one among them.
+  std::int64_t shared_steps() const noexcept { return shared_steps_; }
+  /// The number, above 0, of the running step in all ranks that take part in it, however many steps
+  /// without gradients each replica has run; the next step's is higher.
+  std::uint64_t epoch() const noexcept;
+  /// What bodies and modules of the last step did with other ranks is over.
+  void end_meetings() { communicators_.end_epoch(epoch()); }
 
  private:
+  void fail_meetings(const std::string& why) noexcept;
+
   const RankParts& parts_;
   std::optional<deferred::Eager> eager_;  // where delayed initialisation is switched off
   d2d::Communicators communicators_;
   RankGroups groups_;
   ReportingRank reporting_;
-  /// Where the server finds out what runs; set once there is one.
+  /// Where it runs, as the server knows, in epochs of the rank.
   class Places final : public module::CallPlaces {
    public:
-    std::optional<module::CallPlace> next() override { return server->places().next(); }
-    server::ModuleServer* server = nullptr;
-  } places_;
+    explicit Places(Rank& rank) : rank_(rank) {}
+    std::optional<module::CallPlace> next() override;
+
+   private:
+    Rank& rank_;
+  } places_{*this};
   tp::TensorParallel tensor_parallel_;
   base::FiberLocalScope<tp::TensorParallel> current_group_;  // workers of the server inherit it
   std::unique_ptr<schedule::Schedule> schedule_;
@@ -92,6 +104,9 @@ class Rank {
   std::unique_ptr<schedule::Schedule> one_at_a_time_ = schedule::make_interleaved(1);
   server::ModuleServer server_;
   server::StepEngine* trial_ = nullptr;
+  std::int64_t shared_steps_ = 0;
+  std::int64_t steps_before_ = 0;  // server_.steps() when the last shared one was expected
+  bool shared_step_ = false;       // whether the step that runs, or was last, is one
 };
 
 }  // namespace smp

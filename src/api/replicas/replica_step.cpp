@@ -54,12 +54,12 @@ server::Failure current_failure(Rank& rank) {
 
 ReplicaStep::ReplicaStep(Rank& rank, Replicas& replicas, bool learns)
     : rank_(rank), replicas_(replicas), learns_(learns), shared_(members().size() > 1) {
-  if (!shared_ || !learns) return;
-  SMP_REQUIRE(replicas.join() == nullptr || replicas.join()->num_active() > 0, "rank ",
-              rank.topology().rank(),
+  const bool among_all = shared_ && learns;
+  SMP_REQUIRE(!among_all || replicas.join() == nullptr || replicas.join()->num_active() > 0,
+              "rank ", rank.topology().rank(),
               ": a step with gradients after the last round of smp::Join, in which no replica had "
               "a batch; end the Join (its scope) first");
-  replicas.count_shared_step();
+  rank.expect_step(among_all);
 }
 
 d2d::Communicator ReplicaStep::members() const {
@@ -67,7 +67,7 @@ d2d::Communicator ReplicaStep::members() const {
 }
 
 double ReplicaStep::agree(Batch own, const std::string& loss) const {
-  own.step = learns_ ? replicas_.shared_steps() : rank_.server().steps() + 1;
+  own.step = learns_ ? rank_.shared_steps() : rank_.server().steps() + 1;
   const auto batches = exchange(own);
   const auto replicas = members();
   for (std::size_t i = 0; i < batches.size(); ++i) {
@@ -200,7 +200,7 @@ void ReplicaStep::begin() const {
   if (writes.any_tables()) {
     writes.agree(gather_values(members(), writes.report(), "rows that max_norm has shortened"));
   }
-  replicas_.gradients().begin_step(replicas_.shared_steps());
+  replicas_.gradients().begin_step(rank_.shared_steps());
 }
 
 void ReplicaStep::finish() const {
@@ -224,7 +224,7 @@ void ReplicaStep::finish() const {
   }
   if (!learns_) return;
   replicas_.writes().agree(shortened);
-  replicas_.gradients().reduce(reports, replicas_.shared_steps());
+  replicas_.gradients().reduce(reports, rank_.shared_steps());
 }
 
 void ReplicaStep::fail() const noexcept {

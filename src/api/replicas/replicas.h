@@ -37,9 +37,6 @@ class Replicas {
   /// OptimizerShards::deal(): gradients go where the state of their parameters is.
   void deal(const std::vector<at::Tensor>& parameters);
 
-  /// Steps with gradients that this rank has begun among its replicas.
-  std::int64_t shared_steps() const noexcept { return shared_steps_; }
-  void count_shared_step() noexcept { ++shared_steps_; }
   /// The loop that runs, if replicas may have different numbers of batches; not owned.
   const Join* join() const noexcept { return join_; }
   void set_join(const Join* join) noexcept { join_ = join; }
@@ -48,7 +45,6 @@ class Replicas {
   OptimizerShards shards_;
   ReplicaGradients gradients_;
   ReplicaWrites writes_;
-  std::int64_t shared_steps_ = 0;
   const Join* join_ = nullptr;
 };
 

@@ -46,7 +46,7 @@ class MessageEnd {
     SMP_REQUIRE(rank_.value() != topology.rank(), "rank ", topology.rank(), ": ", call,
                 ": that is this rank itself; keep the value in a variable");
     if (!own_.in_step()) return;
-    step_ = static_cast<std::uint64_t>(own_.server().steps());
+    step_ = own_.epoch();
     microbatch_ = own_.engine().current_microbatch();
   }
 

@@ -351,7 +351,7 @@ class GroupCall {
     const auto all = own_.groups().of(which_);
     if (microbatch_ < 0) return all;
     return all.lane(base::mix_key(kLanesOfBodies, static_cast<std::uint64_t>(microbatch_)),
-                    static_cast<std::uint64_t>(own_.server().steps()));
+                    own_.epoch());
   }
 
  private:

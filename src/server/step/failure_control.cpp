@@ -103,7 +103,7 @@ void FailureControl::abort_here(const std::string& why) noexcept {
   for (auto* target : core_.step->requests.take_all()) target->on_abort();
   core_.step->admission.open_all();
   core_.server.wake.signal();
-  if (on_failure_) on_failure_(core_.step->number, why);
+  if (on_failure_) on_failure_(why);
 }
 
 void FailureControl::on_rank_left(PpRank peer, std::int64_t after_step) {

@@ -19,9 +19,9 @@ class FailureControl {
  public:
   explicit FailureControl(ServerCore& core) : core_(core) {}
 
-  /// Called when step `step` fails on this rank, wherever it did, to end waits that this layer does
-  /// not know. Safe in a poll; must not throw.
-  using OnFailure = std::function<void(std::int64_t step, const std::string& why)>;
+  /// Called when the running step fails on this rank, wherever it did, to end waits that this layer
+  /// does not know. Safe in a poll; must not throw.
+  using OnFailure = std::function<void(const std::string& why)>;
   void set_failure_handler(OnFailure handler) { on_failure_ = std::move(handler); }
 
   /// Fails the running step with `error`, here and on the other ranks; outside of steps logs it.

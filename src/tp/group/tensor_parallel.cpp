@@ -60,10 +60,10 @@ std::shared_ptr<const Meeting> TensorParallel::meet(const char* what) {
 void TensorParallel::require_current(const Meeting& meeting) {
   const auto now = places_.next();
   const auto step = now ? now->step : 0;
-  SMP_REQUIRE(step == meeting.step(), meeting.text(), ": its backward runs in step ", step,
-              ", but its forward ran in step ", meeting.step(),
-              " (0: outside of steps); do not keep tensors with history from one step to the next "
-              "(detach() them)");
+  SMP_REQUIRE(step == meeting.step(), meeting.text(), ": its backward runs ",
+              step == 0 ? "outside of steps" : "in a step", ", but its forward ran ",
+              meeting.step() == 0 ? "outside of steps" : "in an earlier one",
+              "; do not keep tensors with history from one step to the next (detach() them)");
 }
 
 }  // namespace smp::tp

@@ -30,7 +30,7 @@ class Meeting {
 
   d2d::Communicator forward() const;
   d2d::Communicator backward() const;
-  /// The number of the step in which it is; 0 outside of steps.
+  /// The number of the step in which it is (module::CallPlace::step); 0 outside of steps.
   std::uint64_t step() const noexcept { return place_.step; }
   /// The text for messages, as in "rank 1, module 'net.0', microbatch 3:
   /// smp::reduce_scatter_for_tp".

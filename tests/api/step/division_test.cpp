@@ -305,7 +305,7 @@ TEST(Division, ListsOfReferencesAreWhole) {
 TEST(Division, AListWhoseTensorsAreNamedIsWhole) {
   Called step{.options = {.non_split = {"1[].0"}}};
   EXPECT_EQ(length<std::vector<Sample>>(
-                step.with(of_shape({4}), std::vector<Sample>(4, Sample{of_shape({2})})), 0, 1),
+                step.with(of_shape({4}), std::vector<Sample>(4, Sample{of_shape({2}), ""})), 0, 1),
             4u);
 }
 
