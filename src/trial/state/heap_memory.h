@@ -3,9 +3,12 @@
 // no other memory has by chance.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory_resource>
+#include <unordered_map>
 #include <vector>
 
 namespace smp::partitioning::heap {
@@ -36,20 +39,46 @@ class Words {
   std::uintptr_t address_;
 };
 
-/// Copies `size` bytes from memory that may not be mapped. @return false if it is not
-bool copy(std::uintptr_t from, void* to, std::size_t size);
+/// The memory of this process, of which not everything is mapped, while nobody writes what is asked
+/// for. The kernel copies each page once, however many words of it are read. Threads: one.
+class Snapshot {
+ public:
+  Snapshot();
+  Snapshot(const Snapshot&) = delete;
+  Snapshot& operator=(const Snapshot&) = delete;
 
-/// Returns the bytes of the heap block that begins at `address`, by glibc's notes before it and
-/// behind it; 0 if none begins there.
-std::size_t block_size(std::uintptr_t address);
+  /// Copies `size` bytes. @return false if not all of them are mapped
+  bool copy(std::uintptr_t from, void* to, std::size_t size);
+  /// Returns the word that begins at `address`, aligned or not; 0 if it is not mapped.
+  std::uintptr_t word_at(std::uintptr_t address);
+  /// Returns the bytes of the heap block that begins at `address`, by glibc's notes before it and
+  /// behind it; 0 if none begins there.
+  std::size_t block_size(std::uintptr_t address);
+
+ private:
+  static constexpr std::size_t kPageBytes = 4096;  // pages are no smaller anywhere
+  static constexpr std::size_t kFirstBytes = 64 * kPageBytes;
+  struct Page {
+    bool is_mapped = false;
+    std::array<char, kPageBytes> bytes;
+  };
+  /// nullptr if it is not mapped.
+  const Page* page(std::uintptr_t begin);
+
+  /// Apart from the heap, which looking at it must not change: a word that once was a pointer may
+  /// point to what is allocated next.
+  std::pmr::monotonic_buffer_resource memory_;
+  std::pmr::unordered_map<std::uintptr_t, Page> pages_{&memory_};
+};
 
 /// If a vector, string, map, set, hash table, list or deque with elements begins at `words`,
 /// returns the bytes of the container object itself and appends the ranges of its elements (in
 /// nodes: what follows the pointers), at most `most`. Otherwise returns 0.
-std::size_t container_elements(const Words& words, std::size_t most, std::vector<Range>& elements);
+std::size_t container_elements(Snapshot& memory, const Words& words, std::size_t most,
+                               std::vector<Range>& elements);
 
 /// True if a std::shared_ptr begins at `words`: a pointer to the object, and one to reference
 /// counts that belong to it.
-bool is_shared_pointer(const Words& words);
+bool is_shared_pointer(Snapshot& memory, const Words& words);
 
 }  // namespace smp::partitioning::heap

@@ -52,7 +52,7 @@ void OwnedMemory::leave_out(torch::nn::Module& module) {
   const auto begin = begin_of(module);
   const auto counts = counts_of(module);
   const auto block = counts == begin - kCounts ? counts : begin;
-  modules_[block] = block + std::max(heap::block_size(block), sizeof(torch::nn::Module));
+  modules_[block] = block + std::max(heap::Snapshot().block_size(block), sizeof(torch::nn::Module));
 }
 
 bool OwnedMemory::is_left_out(std::uintptr_t address) const {
@@ -91,11 +91,11 @@ class OwnedMemory::Walk {
   std::size_t follow(const Area& area, std::size_t at) {
     heap::Words words(bytes_.data() + area.offset + at, area.size - at, area.address + at);
     std::vector<heap::Range> elements;
-    if (const auto size = heap::container_elements(words, kMostElements, elements)) {
+    if (const auto size = heap::container_elements(memory_, words, kMostElements, elements)) {
       for (const auto& range : elements) append(range);
       return size;
     }
-    if (heap::is_shared_pointer(words)) {
+    if (heap::is_shared_pointer(memory_, words)) {
       append_shared(words[0], words[1]);
       return 2 * heap::kWord;
     }
@@ -107,7 +107,7 @@ class OwnedMemory::Walk {
   void append_shared(std::uintptr_t object, std::uintptr_t counts) {
     if (owned_.is_left_out(object) || owned_.is_left_out(counts)) return;
     const bool together = object == counts + kCounts;
-    const auto size = heap::block_size(together ? counts : object);
+    const auto size = memory_.block_size(together ? counts : object);
     append({object, object + size - (together && size > 0 ? kCounts : 0)});
   }
 
@@ -117,7 +117,7 @@ class OwnedMemory::Walk {
     const auto padded = (size + heap::kWord - 1) / heap::kWord * heap::kWord;
     if (size == 0 || offset + padded > kMostBytes || !seen_.insert(range.begin).second) return;
     bytes_.resize(offset + padded);
-    if (heap::copy(range.begin, bytes_.data() + offset, size)) {
+    if (memory_.copy(range.begin, bytes_.data() + offset, size)) {
       areas_.push_back({range.begin, offset, size});
     } else {
       bytes_.resize(offset);
@@ -125,6 +125,7 @@ class OwnedMemory::Walk {
   }
 
   const OwnedMemory& owned_;
+  heap::Snapshot memory_;
   std::vector<char> bytes_;
   std::vector<Area> areas_;
   std::unordered_set<std::uintptr_t> seen_;
