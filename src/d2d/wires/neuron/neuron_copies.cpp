@@ -43,7 +43,7 @@ bool NeuronCopies::wait() noexcept {
   try {
     for (int rounds = 0; !idle() && clock_.now() < end; ++rounds) {
       for (auto& queue : under_way_) {
-        while (!queue.empty() && is_done(queue.front())) queue.pop_front();
+        while (!queue.empty() && is_done(*queue.front())) queue.pop();
       }
       if (!idle()) wait_politely(rounds);
     }
@@ -57,11 +57,15 @@ bool NeuronCopies::start(Direction direction, const NeuronPlace& place, std::byt
   runtime_.require_usable("an asynchronous copy");
   SMP_ASSERT(size <= place.room, size, " bytes where a tensor has ", place.room);
   auto& queue = under_way_[static_cast<std::size_t>(direction)];
-  auto& copy = queue.emplace_back(Copy{0, ticket, size, clock_.now(), kNoResult});
-  const int status = put(direction, place, host, copy);
-  if (status == neuron_status::kSuccess) return true;
-  const Copy refused = copy;
-  queue.pop_back();
+  if (spare_.empty()) spare_.push_back(std::make_unique<Copy>());
+  *spare_.back() = Copy{0, ticket, size, clock_.now(), kNoResult};
+  const int status = put(direction, place, host, *spare_.back());
+  if (status == neuron_status::kSuccess) {
+    queue.push(std::move(spare_.back()));
+    spare_.pop_back();
+    return true;
+  }
+  const Copy refused = *spare_.back();
   if (status == neuron_status::kQueueFull) return false;
   runtime_.fail(status, describe(direction, refused),
                 direction == Direction::kToHost ? "nrta_tensor_read" : "nrta_tensor_write", core_);
@@ -118,10 +122,10 @@ const std::vector<NeuronCopies::Ticket>& NeuronCopies::done(Direction direction)
   auto& queue = under_way_[static_cast<std::size_t>(direction)];
   if (queue.empty()) return done_;
   runtime_.require_usable("nrta_is_completed");
-  while (!queue.empty() && is_done(queue.front())) {
-    const int result = result_of(queue.front());
-    const Copy copy = queue.front();
-    queue.pop_front();
+  while (!queue.empty() && is_done(*queue.front())) {
+    const int result = result_of(*queue.front());
+    const Copy copy = *queue.front();
+    spare_.push_back(queue.pop());
     runtime_.require(result, describe(direction, copy), "what it left", core_);
     done_.push_back(copy.ticket);
   }
@@ -131,7 +135,7 @@ const std::vector<NeuronCopies::Ticket>& NeuronCopies::done(Direction direction)
 void NeuronCopies::require_alive() {
   for (std::size_t i = 0; i < under_way_.size(); ++i) {
     if (under_way_[i].empty()) continue;
-    const auto& oldest = under_way_[i].front();
+    const auto& oldest = *under_way_[i].front();
     const auto waited = clock_.now() - oldest.started;
     SMP_REQUIRE_AS(PeerLostError, waited < kLongestCopy, "rank ", runtime_.rank(), ", Neuron core ",
                    runtime_.claim().absolute(core_), ": ",

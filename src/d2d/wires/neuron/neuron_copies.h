@@ -5,11 +5,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "d2d/wires/fifo.h"
 #include "d2d/wires/neuron/neuron_places.h"
 #include "d2d/wires/neuron/neuron_runtime.h"
 
@@ -71,8 +72,9 @@ class NeuronCopies {
   RelativeCore core_;
   base::SteadyClock clock_;
   void* tracker_ = nullptr;
-  // A deque: results are written to the places of copies, which do not move.
-  std::array<std::deque<Copy>, 2> under_way_;  // by direction
+  using Place = std::unique_ptr<Copy>;    // results are written there: copies do not move
+  std::array<Fifo<Place>, 2> under_way_;  // by direction
+  std::vector<Place> spare_;
   std::vector<Ticket> done_;
 };
 

@@ -2,45 +2,23 @@
 #include "d2d/wires/neuron/neuron_send_receive_wire.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
-#include "d2d/wires/labelled_bytes.h"
 #include "smp/error.h"
 
 namespace smp::d2d {
-
-/// Takes what comes over the other wire.
-class NeuronSendReceiveWire::Inbox final : public WireHandler {
- public:
-  explicit Inbox(NeuronSendReceiveWire& wire) : wire_(wire) {}
-  void on_control(GlobalRank source, ByteBuffer&& bytes) override {
-    wire_.on_message(source, std::move(bytes));
-  }
-  void on_sent(Token) override {}
-  void on_received(Token) override {}
-
- private:
-  NeuronSendReceiveWire& wire_;
-};
 
 NeuronSendReceiveWire::NeuronSendReceiveWire(std::unique_ptr<Wire> messages,
                                              std::unique_ptr<NeuronSendReceive> core,
                                              const NeuronPlaces& places,
                                              const NeuronSendReceiveOptions& options)
-    : Wire(messages->rank(), messages->members()),
-      messages_(std::move(messages)),
-      places_(places),
+    : NeuronWire(std::move(messages), places),
       options_(options),
       core_(std::move(core)),
-      inbox_(std::make_unique<Inbox>(*this)),
       peers_(static_cast<std::size_t>(members().size())) {
   options_.at_once = std::max(1, std::min(options_.at_once, core_->most_pending()));
-  messages_->set_handler(inbox_.get());
 }
-
-NeuronSendReceiveWire::~NeuronSendReceiveWire() { messages_->set_handler(nullptr); }
 
 // ---- connecting --------------------------------------------------------------------------------
 
@@ -82,35 +60,19 @@ bool NeuronSendReceiveWire::test_connections() {
 
 // ---- messages ----------------------------------------------------------------------------------
 
-void NeuronSendReceiveWire::tell(GlobalRank to, MessageKind kind, const Message& message) {
-  post_labelled(*messages_, to, std::as_bytes(std::span(&message, 1)), kind);
+void NeuronSendReceiveWire::on_control(GlobalRank source, ByteBuffer&& bytes) {
+  peer(source).held.push(std::move(bytes));
 }
 
-void NeuronSendReceiveWire::post(GlobalRank to, ByteBuffer&& control) {
-  post_labelled(*messages_, to, control.span(), MessageKind::kControl);
-  messages_->buffers().give(std::move(control));
-}
-
-void NeuronSendReceiveWire::on_message(GlobalRank source, ByteBuffer&& bytes) {
-  const auto kind = take_label<MessageKind>(bytes, rank(), source);
-  if (kind == MessageKind::kControl) {
-    return peer(source).held.push_back(std::move(bytes));
-  }
-  Message message;
-  SMP_ASSERT((kind == MessageKind::kTransfer || kind == MessageKind::kPosted ||
-              kind == MessageKind::kArrived) &&
-                 bytes.size() == sizeof message,
-             "rank ", rank(), ": rank ", source, " sent a message of kind ",
-             static_cast<std::uint32_t>(kind), " and ", bytes.size(), " bytes");
-  std::memcpy(&message, bytes.data(), sizeof message);
-  messages_->buffers().give(std::move(bytes));
-  if (kind == MessageKind::kTransfer) return on_announced(source, message);
-  if (kind == MessageKind::kPosted) return on_posted(source, message);
+bool NeuronSendReceiveWire::on_told(GlobalRank source, std::uint32_t kind, const Message& message) {
+  if (kind == kPosted) return on_posted(source, message), true;
+  if (kind != kArrived) return false;
   auto& from = peer(source);
   SMP_ASSERT(message.number == from.arrived && message.number < from.out.posted, "rank ", rank(),
              ": rank ", source, " has got transfer ", message.id, " as number ", message.number,
              "; the next is ", from.arrived, " of ", from.out.posted);
   ++from.arrived;
+  return true;
 }
 
 bool NeuronSendReceiveWire::may_post(const Way& way) const noexcept {
@@ -120,40 +82,34 @@ bool NeuronSendReceiveWire::may_post(const Way& way) const noexcept {
 
 // ---- sending -----------------------------------------------------------------------------------
 
-void NeuronSendReceiveWire::send(std::span<const std::byte> bytes, GlobalRank to, TransferId id,
-                                 Token token) {
-  peer(to).out.named.push_back({places_.require(bytes), bytes.size(), id, token});
-  completions_.begin_send();
-  tell(to, MessageKind::kTransfer, {id, bytes.size()});
+void NeuronSendReceiveWire::on_send(GlobalRank to, const Transfer& transfer) {
+  peer(to).named.push_back(transfer);
 }
 
 /// The receiver is ready for a transfer: it is the next that is sent to it.
 void NeuronSendReceiveWire::on_posted(GlobalRank source, const Message& message) {
   auto& out = peer(source).out;
-  const auto found =
-      std::find_if(out.named.begin(), out.named.end(),
-                   [&](const Transfer& transfer) { return transfer.id == message.id; });
+  auto& named = peer(source).named;
+  const auto found = std::find_if(named.begin(), named.end(), [&](const Transfer& transfer) {
+    return transfer.id == message.id;
+  });
   const auto next = out.posted + out.ready.size();
-  SMP_ASSERT(found != out.named.end() && message.number == next, "rank ", rank(), ": rank ", source,
+  SMP_ASSERT(found != named.end() && message.number == next, "rank ", rank(), ": rank ", source,
              " receives transfer ", message.id, " as number ", message.number, "; the next is ",
-             next, found == out.named.end() ? ", and no such transfer is sent" : "");
-  out.ready.push_back(*found);
-  *found = out.named.back();
-  out.named.pop_back();
+             next, found == named.end() ? ", and no such transfer is sent" : "");
+  out.ready.push(*found);
+  *found = named.back();
+  named.pop_back();
 }
 
 bool NeuronSendReceiveWire::post_sends(Peer& to) {
   bool moved = false;
   while (may_post(to.out)) {
-    auto& transfer = to.out.ready.front();
+    const auto& transfer = to.out.ready.front();
     const auto request = core_->send(to.out.communicator, transfer.place, transfer.size,
                                      doing("sending ", transfer, to));
     if (!request) break;
-    transfer.request = *request;
-    transfer.posted = clock_.now();
-    transfer.number = to.out.posted;
-    to.out.pending.push_back(transfer);
-    to.out.ready.pop_front();
+    to.out.pending.push_back({to.out.ready.pop(), *request, clock_.now(), to.out.posted});
     ++to.out.posted;
     ++under_way_;
     moved = true;
@@ -164,7 +120,7 @@ bool NeuronSendReceiveWire::post_sends(Peer& to) {
 bool NeuronSendReceiveWire::end_sends(Peer& to) {
   bool moved = false;
   for (std::size_t i = 0; i < to.out.pending.size();) {
-    Transfer transfer = to.out.pending[i];
+    const Moving transfer = to.out.pending[i];
     const auto sent = core_->test(transfer.request, doing("sending ", transfer, to));
     if (!sent) {
       const auto waited = clock_.now() - transfer.posted;
@@ -177,7 +133,7 @@ bool NeuronSendReceiveWire::end_sends(Peer& to) {
     }
     SMP_ASSERT(*sent == transfer.size, doing("sending ", transfer, to).text(), ": ", *sent,
                " bytes moved");
-    completions_.note_sent(transfer.token);
+    completions().note_sent(transfer.token);
     to.out.pending[i] = to.out.pending.back();
     to.out.pending.pop_back();
     --under_way_;
@@ -188,49 +144,19 @@ bool NeuronSendReceiveWire::end_sends(Peer& to) {
 
 // ---- receiving ---------------------------------------------------------------------------------
 
-void NeuronSendReceiveWire::receive(std::span<std::byte> bytes, GlobalRank from, TransferId id,
-                                    Token token) {
-  auto& source = peer(from);
-  const Transfer transfer{places_.require(bytes), bytes.size(), id, token};
-  const auto told = std::find_if(source.announced.begin(), source.announced.end(),
-                                 [&](const Message& message) { return message.id == id; });
-  if (told == source.announced.end()) return source.in.named.push_back(transfer);
-  announce(source, transfer, told->number);
-  *told = source.announced.back();
-  source.announced.pop_back();
-}
-
-void NeuronSendReceiveWire::on_announced(GlobalRank source, const Message& message) {
-  auto& from = peer(source);
-  const auto named =
-      std::find_if(from.in.named.begin(), from.in.named.end(),
-                   [&](const Transfer& transfer) { return transfer.id == message.id; });
-  if (named == from.in.named.end()) return from.announced.push_back(message);
-  announce(from, *named, message.number);
-  *named = from.in.named.back();
-  from.in.named.pop_back();
-}
-
-/// Both sides have named a transfer. What happens to one of two lengths nobody says, so it is not
-/// begun.
-void NeuronSendReceiveWire::announce(Peer& from, const Transfer& transfer, std::uint64_t size) {
-  SMP_ASSERT(transfer.size == size, "rank ", rank(), ": receiving ", transfer.size, " bytes from ",
-             from.name, " as transfer ", transfer.id, ", which sent ", size);
-  from.in.ready.push_back(transfer);
+void NeuronSendReceiveWire::on_matched(GlobalRank from, const Transfer& transfer) {
+  peer(from).in.ready.push(transfer);
 }
 
 bool NeuronSendReceiveWire::post_receives(GlobalRank rank, Peer& from) {
   bool moved = false;
   while (may_post(from.in)) {
-    auto& transfer = from.in.ready.front();
+    const auto& transfer = from.in.ready.front();
     const auto request = core_->receive(from.in.communicator, transfer.place, transfer.size,
                                         doing("receiving ", transfer, from));
     if (!request) break;
-    transfer.request = *request;
-    transfer.number = from.in.posted;
-    tell(rank, MessageKind::kPosted, {transfer.id, from.in.posted});
-    from.in.pending.push_back(transfer);
-    from.in.ready.pop_front();
+    tell(rank, kPosted, {transfer.id, from.in.posted});
+    from.in.pending.push_back({from.in.ready.pop(), *request, clock_.now(), from.in.posted});
     ++from.in.posted;
     ++under_way_;
     moved = true;
@@ -242,7 +168,7 @@ bool NeuronSendReceiveWire::end_receives(GlobalRank rank, Peer& from) {
   bool moved = false;
   auto& pending = from.in.pending;
   while (!pending.empty()) {  // in order, as the sender is told
-    const Transfer transfer = pending.front();
+    const Moving transfer = pending.front();
     const auto received = core_->test(transfer.request, doing("receiving ", transfer, from));
     if (!received) break;
     SMP_ASSERT(*received == transfer.size, doing("receiving ", transfer, from).text(), ": ",
@@ -261,8 +187,8 @@ void NeuronSendReceiveWire::flush() {
   if (unflushed_.empty()) return;
   core_->flush();
   for (const auto& received : unflushed_) {
-    completions_.note_received(received.token);
-    tell(received.from, MessageKind::kArrived, received.message);
+    completions().note_received(received.token);
+    tell(received.from, kArrived, received.message);
   }
   under_way_ -= unflushed_.size();
   unflushed_.clear();
@@ -271,20 +197,17 @@ void NeuronSendReceiveWire::flush() {
 /// True while a request of this rank has not ended of which the peer has got all.
 bool NeuronSendReceiveWire::is_behind(const Peer& to) const noexcept {
   return std::any_of(to.out.pending.begin(), to.out.pending.end(),
-                     [&](const Transfer& transfer) { return transfer.number < to.arrived; });
+                     [&](const Moving& transfer) { return transfer.number < to.arrived; });
 }
 
 /// Hands on control bytes, each after the ends of what it may answer.
-bool NeuronSendReceiveWire::hand_on_held() {
+bool NeuronSendReceiveWire::hand_on_kept() {
   bool moved = false;
   for (const GlobalRank member : members()) {
     if (member == rank()) continue;
     auto& other = peer(member);
     while (!other.held.empty() && !is_behind(other)) {
-      auto bytes = std::move(other.held.front());
-      other.held.pop_front();
-      while (completions_.tell(handler())) continue;
-      handler().on_control(member, std::move(bytes));
+      hand_on_control(member, other.held.pop());
       moved = true;
     }
   }
@@ -300,38 +223,12 @@ bool NeuronSendReceiveWire::advance() {
     moved |= post_receives(member, other) | post_sends(other);
   }
   flush();
-  if (moved || messages_->take_stir()) note_stir();
   return moved;
 }
 
-bool NeuronSendReceiveWire::complete() {
-  advance();
-  bool told = false;
-  while (completions_.tell(handler())) told = true;
-  return told;
-}
-
-bool NeuronSendReceiveWire::poll() {
-  bool moved = advance();
-  moved |= messages_->poll();
-  moved |= advance();
-  moved |= hand_on_held();
-  moved |= completions_.tell(handler());
-  return moved;
-}
-
-bool NeuronSendReceiveWire::drained() const noexcept {
-  return completions_.sends() == 0 && messages_->drained();
-}
-
-/// Leaves once everything is connected and nothing is under way: else the runtime could not end.
-/// Who has come may still be sent something.
-bool NeuronSendReceiveWire::leave() {
-  if (!leaving_) {
-    if (!drained() || unconnected_ > 0) return false;
-    leaving_ = true;
-  }
-  if (!messages_->leave() || under_way_ > 0) return false;
+/// Once nothing is under way: else the runtime could not end.
+bool NeuronSendReceiveWire::end() {
+  if (under_way_ > 0) return false;
   core_->close();
   return true;
 }

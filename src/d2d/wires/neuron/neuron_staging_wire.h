@@ -4,15 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "d2d/wire/wire.h"
-#include "d2d/wires/completions.h"
+#include "d2d/wires/fifo.h"
 #include "d2d/wires/neuron/neuron_copies.h"
-#include "d2d/wires/neuron/neuron_places.h"
+#include "d2d/wires/neuron/neuron_wire.h"
 
 namespace smp::d2d {
 
@@ -24,15 +22,12 @@ struct NeuronStagingOptions {
 
 /// The path that always works: a piece is copied to a buffer of the sender's host, carried by
 /// another wire, and copied from a buffer of the receiver's host, while other pieces do the other
-/// two. A sender tells of its transfer; the receiver asks for each piece once it has a buffer for
-/// it. So a sender's buffer is only ever waiting for bytes to move, and no rank can hold buffers
-/// that others need to go on.
-///
-/// What ranks tell each other, control bytes, and the pieces travel over the other wire, which this
-/// one has for itself.
-class NeuronStagingWire final : public Wire {
+/// two. The receiver asks for each piece once it has a buffer for it. So a sender's buffer is only
+/// ever waiting for bytes to move, and no rank can hold buffers that others need to go on.
+class NeuronStagingWire final : public NeuronWire {
  public:
-  /// @param host    whose members are those of this wire
+  /// @param host    for what ranks tell each other and for the pieces; its members are those of
+  /// this wire
   /// @param copies  of this rank's core
   /// @param places  outlives this
   NeuronStagingWire(std::unique_ptr<Wire> host, std::unique_ptr<NeuronCopies> copies,
@@ -40,56 +35,22 @@ class NeuronStagingWire final : public Wire {
   ~NeuronStagingWire() override;
 
   const char* name() const noexcept override { return "neuron_staging"; }
-  bool reaches(MemoryKind kind) const noexcept override { return kind == MemoryKind::kNeuron; }
-  using Wire::reaches;
-  BufferPool& buffers() noexcept override { return host_->buffers(); }
-  void post(GlobalRank peer, ByteBuffer&& bytes) override;
-  void send(std::span<const std::byte> bytes, GlobalRank peer, TransferId id, Token token) override;
-  void receive(std::span<std::byte> bytes, GlobalRank peer, TransferId id, Token token) override;
-  bool complete() override;
-  bool poll() override;
   void check_links() override;
-  bool drained() const noexcept override;
-  bool leave() override;
-  base::Nanoseconds patience(bool unwinding) const noexcept override {
-    return host_->patience(unwinding);
-  }
-  void give_up(base::Nanoseconds waited, bool unwinding) noexcept override {
-    host_->give_up(waited, unwinding);
-  }
 
  private:
-  enum class MessageKind : std::uint32_t { kControl, kTransfer, kPiece };
-  struct Message {
-    TransferId id = 0;
-    std::uint64_t number = 0;  // kTransfer: its size; kPiece: of the piece that is asked for
-  };
-  struct Outgoing {
-    NeuronPlace place;
-    std::size_t size = 0;
-    std::uint64_t asked = 0, sent = 0;  // pieces
+  enum : std::uint32_t { kAsk = kOwn };  // its number is that of the piece
+  struct Outgoing : Transfer {
     GlobalRank to;
-    TransferId id = 0;
-    Token token = 0;
+    std::uint64_t asked = 0, sent = 0;  // pieces
   };
-  struct Incoming {
-    NeuronPlace place;
-    std::size_t size = 0;
-    std::uint64_t asked = 0, written = 0;  // pieces
+  struct Incoming : Transfer {
     GlobalRank from;
-    TransferId id = 0;
-    Token token = 0;
-    bool is_announced = false;
+    std::uint64_t asked = 0, written = 0;  // pieces
   };
   struct Piece {
-    GlobalRank peer;
+    GlobalRank peer{0};
     TransferId id = 0;
     std::uint64_t number = 0;
-  };
-  struct Announced {
-    GlobalRank from;
-    TransferId id = 0;
-    std::uint64_t size = 0;
   };
   /// Host memory for pieces, lent by number.
   struct Buffers {
@@ -102,7 +63,6 @@ class NeuronStagingWire final : public Wire {
     std::vector<Piece> pieces;
     std::vector<std::uint32_t> free;
   };
-  class Inbox;
 
   std::uint64_t pieces_of(std::size_t size) const noexcept {
     return (size + options_.piece_bytes - 1) / options_.piece_bytes;
@@ -113,31 +73,25 @@ class NeuronStagingWire final : public Wire {
   NeuronPlace place_of(const NeuronPlace& whole, std::uint64_t piece) const noexcept;
   Outgoing& outgoing(GlobalRank to, TransferId id);
   Incoming& incoming(GlobalRank from, TransferId id);
-  void tell(GlobalRank to, MessageKind kind, const Message& message);
-  void on_message(GlobalRank source, ByteBuffer&& bytes);
-  void on_announced(GlobalRank source, const Message& message);
-  void on_asked(GlobalRank source, const Message& message);
-  void on_piece_sent(std::uint32_t buffer);
-  void announce(Incoming& transfer, std::uint64_t size);
+  void on_send(GlobalRank to, const Transfer& transfer) override;
+  void on_matched(GlobalRank from, const Transfer& transfer) override;
+  bool on_told(GlobalRank source, std::uint32_t kind, const Message& message) override;
+  void on_bytes_sent(Token token) override;
+  void on_bytes_received(Token token) override;
+  bool advance() override;
+  bool end() override;
   bool ask_for_pieces();
   bool copy_to_host();
   bool copy_to_device();
-  bool advance();
 
   NeuronStagingOptions options_;
-  Buffers sending_, receiving_;  // end after the other wire
-  std::unique_ptr<Wire> host_;
-  const NeuronPlaces& places_;
-  std::unique_ptr<Inbox> inbox_;
+  Buffers sending_, receiving_;
   std::unique_ptr<NeuronCopies> copies_;
   std::vector<Outgoing> outgoing_;
-  std::vector<Incoming> incoming_;
-  std::vector<Announced> announced_;   // that nobody receives yet
-  std::deque<Piece> asked_;            // of transfers of this rank, to be copied to the host
-  std::deque<Piece> to_ask_;           // first pieces not asked for yet, of transfers
-  std::deque<std::uint32_t> arrived_;  // buffers, to be copied to the device
-  Completions completions_;
-  bool leaving_ = false;
+  std::vector<Incoming> incoming_;  // that both sides have named
+  Fifo<Piece> asked_;               // of transfers of this rank, to be copied to the host
+  Fifo<Piece> to_ask_;              // first pieces not asked for yet, of transfers
+  Fifo<std::uint32_t> arrived_;     // buffers, to be copied to the device
 };
 
 }  // namespace smp::d2d
