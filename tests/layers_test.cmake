@@ -40,7 +40,7 @@ set(LAYERS base config data alive fiber module nn deferred precision schedule d2
 # lies in the layer's folder itself.
 set(ROOMS_base . text memory machine cluster)
 set(ROOMS_data files sentencepiece tokenizers shards documents order loading)
-set(ROOMS_d2d wire tensors watch lend channel wires wires/mpi wires/shm wires/local wires/cuda wires/ofi wires/ucx wires/neuron job
+set(ROOMS_d2d wire tensors watch lend channel wires wires/mpi wires/shm wires/local wires/cuda wires/ofi wires/ucx wires/neuron wires/neuron_paths job
     collectives)
 set(ROOMS_tp group slices losses experts layers replacement)
 set(ROOMS_partition text model plan search simulated)

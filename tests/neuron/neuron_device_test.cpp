@@ -12,8 +12,8 @@
 #include "base/machine/home_device.h"
 #include "d2d/channel/channel_cluster.h"
 #include "d2d/wires/local/local_wire.h"
-#include "d2d/wires/neuron/neuron_staging_wire.h"
 #include "d2d/wires/neuron/played_neuron.h"
+#include "d2d/wires/neuron_paths/neuron_staging_wire.h"
 #include "smp/error.h"
 #include "support/refusal.h"
 

@@ -17,7 +17,7 @@
 namespace smp::d2d {
 
 /// The paths between Neuron cores, the fastest first.
-enum class NeuronPath : std::uint8_t { kSendReceive, kStaging };
+enum class NeuronPath : std::uint8_t { kCollectives, kSendReceive, kNetwork, kStaging };
 
 /// A rank's core, and its memory.
 struct NeuronEnd {
@@ -33,7 +33,8 @@ struct NeuronEnd {
 std::unique_ptr<Wire> connect_neuron(const MpiSession& job, const NeuronEnd& end, NeuronPath path,
                                      std::string& problem);
 /// Returns the first path that carried what it was given, with a warning that says what was wrong
-/// with those before.
+/// with those before. Collectives are tried where some rank has the variable that they need
+/// (NEURON_RT_ROOT_COMM_ID).
 /// @throws PeerLostError  none did.
 std::unique_ptr<Wire> connect_neuron(const MpiSession& job, const NeuronEnd& end,
                                      const WarnOfRoutes& warn = {});

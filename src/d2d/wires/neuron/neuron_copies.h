@@ -9,17 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "d2d/wires/fifo.h"
 #include "d2d/wires/neuron/neuron_places.h"
-#include "d2d/wires/neuron/neuron_runtime.h"
+#include "d2d/wires/neuron/neuron_requests.h"
 
 namespace smp::d2d {
 
-/// Copies of one core. That a call succeeds means that the copy is on the queue; how it went is
-/// written later, in the way of the release (NeuronInterface), and until then memory of both sides
-/// and the place of the result stay. Copies of one direction are done in order, those of different
-/// ones in any.
+/// Copies of one core. Copies of one direction are done in order, those of different ones in any.
 class NeuronCopies {
  public:
   enum class Direction : std::uint8_t { kToHost, kToDevice };
@@ -53,25 +49,16 @@ class NeuronCopies {
   void require_alive();
 
  private:
-  struct Copy {
-    NeuronLibrary::Sequence sequence = 0;
+  struct Copy : NeuronRequest {
     Ticket ticket = 0;
     std::size_t size = 0;
-    base::Nanoseconds started = 0;
-    int result = kNoResult;
   };
-  static constexpr int kNoResult = -1;
 
   const std::vector<Ticket>& done(Direction direction);
   int put(Direction direction, const NeuronPlace& place, std::byte* host, Copy& copy) const;
-  bool is_done(const Copy& copy) const;
-  int result_of(const Copy& copy) const;
   std::string describe(Direction direction, const Copy& copy) const;
 
-  NeuronRuntime& runtime_;
-  RelativeCore core_;
-  base::SteadyClock clock_;
-  void* tracker_ = nullptr;
+  NeuronRequests requests_;
   using Place = std::unique_ptr<Copy>;    // results are written there: copies do not move
   std::array<Fifo<Place>, 2> under_way_;  // by direction
   std::vector<Place> spare_;

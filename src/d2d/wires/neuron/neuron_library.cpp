@@ -88,13 +88,18 @@ void load_async(const Functions& functions, NeuronLibrary& all) {
   const bool is_new = all.interface == NeuronInterface::kResult;
   const auto* const version = is_new ? kOfAsyncCalls : kOfMostCalls;
   functions.load("nrta_is_completed", all.is_completed, version);
+  functions.load("nrta_cc_prepare", all.collectives.prepare, version);
   if (is_new) {
     functions.load("nrta_tensor_read", all.told.read, version);
     functions.load("nrta_tensor_write", all.told.write, version);
+    functions.load("nrta_tensor_copy", all.told.copy, version);
+    functions.load("nrta_cc_schedule", all.told.schedule, version);
     return;
   }
   functions.load("nrta_tensor_read", all.tracked.read, version);
   functions.load("nrta_tensor_write", all.tracked.write, version);
+  functions.load("nrta_tensor_copy", all.tracked.copy, version);
+  functions.load("nrta_cc_schedule", all.tracked.schedule, version);
   functions.load("nrta_error_tracker_create", all.tracked.create, version);
   functions.load("nrta_error_tracker_destroy", all.tracked.destroy, version);
   functions.load("nrta_error_tracker_get_list", all.tracked.get_list, version);
@@ -135,9 +140,13 @@ NeuronLibrary load_neuron(const char* file) {
   functions.load("nrt_get_total_vnc_count", all.get_total_vnc_count);
   functions.load("nrt_tensor_allocate", all.tensor_allocate);
   functions.load("nrt_tensor_free", all.tensor_free);
+  functions.load("nrt_tensor_get_va", all.tensor_get_va);
+  functions.load("nrt_tensor_get_size", all.tensor_get_size);
   functions.load("nrt_tensor_read", all.tensor_read);
   functions.load("nrt_tensor_write", all.tensor_write);
   functions.load("nrt_tensor_copy", all.tensor_copy);
+  functions.load("nrt_tensor_allocate_slice", all.tensor_allocate_slice);
+  functions.load("nrt_cc_global_comm_init", all.collectives.global_init);
   load_async(functions, all);
   load_send_receive(functions, all.send_receive);
   return all;

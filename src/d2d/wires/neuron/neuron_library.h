@@ -31,6 +31,18 @@ struct NeuronLibrary {
     Sequence sequence;
     std::uint64_t status;
   };
+  struct Group {  // nrt_cc_comm_t: cores that do a collective together
+    std::uint32_t* members;
+    std::uint32_t own, size;  // this one's place among them
+    std::uint32_t own_of_all, all;
+    std::uint32_t core;
+  };
+  struct TensorList {  // nrt_tensor_list_t
+    Tensor** tensors;
+    std::size_t count;
+  };
+
+  static constexpr int kOnDevice = 0;  // NRT_TENSOR_PLACEMENT_DEVICE
 
   int (*init)(int framework, const char* framework_version, const char* other_version);
   void (*close)();  // whether it returns something is not agreed on
@@ -38,10 +50,14 @@ struct NeuronLibrary {
   int (*tensor_allocate)(int placement, int core, std::size_t size, const char* name,
                          Tensor** tensor);
   void (*tensor_free)(Tensor** tensor);
+  void* (*tensor_get_va)(const Tensor* tensor);  // nullptr: the runtime tells none
+  std::size_t (*tensor_get_size)(const Tensor* tensor);
   int (*tensor_read)(const Tensor* from, void* to, std::size_t offset, std::size_t size);
   int (*tensor_write)(Tensor* to, const void* from, std::size_t offset, std::size_t size);
   int (*tensor_copy)(const Tensor* from, std::size_t from_offset, Tensor* to, std::size_t to_offset,
                      std::size_t size);
+  int (*tensor_allocate_slice)(const Tensor* of, std::size_t offset, std::size_t size,
+                               const char* name, Tensor** slice);
 
   NeuronInterface interface;
   int (*is_completed)(Sequence sequence, bool* done);
@@ -53,13 +69,25 @@ struct NeuronLibrary {
                 void* tracker, Sequence* sequence);
     int (*write)(Tensor* to, const void* from, std::uint64_t offset, std::uint64_t size, int queue,
                  void* tracker, Sequence* sequence);
+    int (*copy)(Tensor* from, std::uint64_t from_offset, Tensor* to, std::uint64_t to_offset,
+                std::uint64_t size, int queue, void* tracker, Sequence* sequence);
+    int (*schedule)(void** prepared, int queue, void* tracker, Sequence* sequence);
   } tracked;
   struct {  // NeuronInterface::kResult
     int (*read)(void* to, Tensor* from, std::uint64_t offset, std::uint64_t size,
                 std::uint32_t core, int queue, int* result, Sequence* sequence);
     int (*write)(Tensor* to, const void* from, std::uint64_t offset, std::uint64_t size,
                  std::uint32_t core, int queue, int* result, Sequence* sequence);
+    int (*copy)(Tensor* from, std::uint64_t from_offset, Tensor* to, std::uint64_t to_offset,
+                std::uint64_t size, std::uint32_t core, int queue, int* result, Sequence* sequence);
+    int (*schedule)(void** prepared, int queue, int* result, Sequence* sequence);
   } told;
+
+  struct Collectives {  // nrt.h and nrt_async.h
+    int (*global_init)(std::uint32_t core, std::uint32_t own_of_all, std::uint32_t all);
+    int (*prepare)(Group* group, TensorList* inputs, TensorList* outputs, int type, int operation,
+                   int collective, void** prepared);
+  } collectives;
 
   struct SendReceive {  // nrt_async_sendrecv.h
     int (*get_max_communicators)(int* number);

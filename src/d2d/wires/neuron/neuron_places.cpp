@@ -1,6 +1,8 @@
 // d2d/wires/neuron/neuron_places.cpp: see the header.
 #include "d2d/wires/neuron/neuron_places.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace smp::d2d {
@@ -13,6 +15,19 @@ NeuronPlace NeuronPlaces::require(std::span<const std::byte> bytes) const {
              static_cast<const void*>(bytes.data()), ", of which only ", place->room,
              " belong to the tensor");
   return *place;
+}
+
+std::shared_ptr<const NeuronPlaces::OnFree> NeuronPlaces::watch(OnFree on_free) const {
+  std::erase_if(watching_, [](const auto& each) { return each.expired(); });
+  auto kept = std::make_shared<const OnFree>(std::move(on_free));
+  watching_.push_back(kept);
+  return kept;
+}
+
+void NeuronPlaces::about_to_free(NeuronLibrary::Tensor* tensor) const {
+  for (const auto& each : watching_) {
+    if (const auto on_free = each.lock()) (*on_free)(tensor);
+  }
 }
 
 }  // namespace smp::d2d

@@ -4,8 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "d2d/wires/neuron/neuron_core.h"
 #include "d2d/wires/neuron/neuron_library.h"
@@ -32,6 +35,18 @@ class NeuronPlaces {
   /// tensor, so every call is checked here.
   /// @throws InternalError  they do not lie in one tensor.
   NeuronPlace require(std::span<const std::byte> bytes) const;
+
+  using OnFree = std::function<void(NeuronLibrary::Tensor*)>;
+  /// Calls `on_free` before a tensor is freed, for as long as what this returns lives: who has
+  /// registered it with a network drops that first. Threads: the rank's.
+  [[nodiscard]] std::shared_ptr<const OnFree> watch(OnFree on_free) const;
+
+ protected:
+  /// To be called by whoever frees tensors.
+  void about_to_free(NeuronLibrary::Tensor* tensor) const;
+
+ private:
+  mutable std::vector<std::weak_ptr<const OnFree>> watching_;
 };
 
 }  // namespace smp::d2d

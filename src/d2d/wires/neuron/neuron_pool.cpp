@@ -13,8 +13,6 @@
 namespace smp::d2d {
 namespace {
 
-constexpr int kOnDevice = 0;  // NRT_TENSOR_PLACEMENT_DEVICE
-
 std::size_t aligned(std::size_t bytes) {
   return (bytes + NeuronPool::kAlignment - 1) / NeuronPool::kAlignment * NeuronPool::kAlignment;
 }
@@ -31,8 +29,8 @@ NeuronPool::NeuronPool(NeuronRuntime& runtime, RelativeCore core, std::size_t by
                  absolute, ": no ", bytes_,
                  " addresses for its memory; raise the limit of address space (ulimit -v).");
   shown_ = static_cast<std::byte*>(addresses);
-  const int status =
-      runtime_.library().tensor_allocate(kOnDevice, core.value(), bytes_, "smp", &tensor_);
+  const int status = runtime_.library().tensor_allocate(NeuronLibrary::kOnDevice, core.value(),
+                                                        bytes_, "smp", &tensor_);
   if (status == neuron_status::kSuccess) {
     add_free(0, bytes_);
     return;
@@ -43,6 +41,7 @@ NeuronPool::NeuronPool(NeuronRuntime& runtime, RelativeCore core, std::size_t by
 }
 
 NeuronPool::~NeuronPool() {
+  about_to_free(tensor_);
   // A closed runtime has freed it.
   if (!runtime_.is_closed()) runtime_.library().tensor_free(&tensor_);
   ::munmap(shown_, bytes_);

@@ -101,11 +101,6 @@ void NeuronRuntime::require_usable(const char* call) const {
                  " after a Neuron core was lost: ", lost_);
 }
 
-void NeuronRuntime::require(int status, const std::string& doing, const char* call,
-                            RelativeCore core) {
-  if (status != neuron_status::kSuccess) fail(status, doing, call, core);
-}
-
 void NeuronRuntime::fail(int status, const std::string& doing, const char* call,
                          RelativeCore core) {
   if (status == neuron_status::kExecutionUnitLost) lost_ = text_of_status(status);

@@ -4,11 +4,13 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #include "base/clock.h"
 #include "base/forked_child.h"
 #include "d2d/wires/neuron/neuron_core.h"
 #include "d2d/wires/neuron/neuron_library.h"
+#include "d2d/wires/neuron/neuron_status.h"
 #include "smp/rank.h"
 
 namespace smp::d2d {
@@ -48,8 +50,16 @@ class NeuronRuntime {
   /// @throws PeerLostError  the runtime is closed, or a core has failed for good.
   void require_usable(const char* call) const;
   /// Throws if `status` is not success; see throw_neuron_error().
-  /// @param doing  as in "sending 300 bytes to rank 2"
-  void require(int status, const std::string& doing, const char* call, RelativeCore core);
+  /// @param doing  as in "sending 300 bytes to rank 2", or what returns that
+  template <class Doing>
+  void require(int status, const Doing& doing, const char* call, RelativeCore core) {
+    if (status == neuron_status::kSuccess) return;
+    if constexpr (std::is_invocable_v<Doing>) {
+      fail(status, doing(), call, core);
+    } else {
+      fail(status, doing, call, core);
+    }
+  }
   [[noreturn]] void fail(int status, const std::string& doing, const char* call, RelativeCore core);
 
  private:

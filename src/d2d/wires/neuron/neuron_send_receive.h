@@ -70,7 +70,8 @@ class NeuronSendReceive {
  private:
   std::optional<Request> started(int status, Request request, const NeuronDoing& doing,
                                  const char* call);
-  void require(int status, const std::string& doing, const char* call) {
+  template <class Doing>
+  void require(int status, const Doing& doing, const char* call) {
     runtime_.require(status, doing, call, relative_);
   }
 

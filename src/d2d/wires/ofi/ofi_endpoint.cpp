@@ -37,17 +37,18 @@ void check_ofi(int status, const char* what) {
 }
 
 /// Returns the hints for a provider. They ask for no order, neither of messages nor of completions.
-OfiHandle<fi_info> make_hints(const char* provider, int memory_modes) {
+OfiHandle<fi_info> make_hints(const char* provider, const OfiEndpointOptions& options) {
   OfiHandle<fi_info> hints(ofi().dupinfo(nullptr));
   SMP_REQUIRE_AS(PeerLostError, hints != nullptr, "libfabric: there is no memory");
-  hints->caps = FI_MSG | FI_RMA;
+  hints->caps = FI_MSG | FI_RMA | (options.device_memory ? FI_HMEM : 0);
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
   hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
-  hints->domain_attr->mr_mode = memory_modes;
+  const int modes = options.memory_modes == 0 ? kKnownModes : options.memory_modes;
+  hints->domain_attr->mr_mode = modes | (options.device_memory ? FI_MR_HMEM : 0);
   hints->domain_attr->cq_data_size = sizeof(std::uint32_t);
   // Freed with the hints.
   if (provider != nullptr) hints->fabric_attr->prov_name = ::strdup(provider);
@@ -55,8 +56,8 @@ OfiHandle<fi_info> make_hints(const char* provider, int memory_modes) {
 }
 
 /// Returns the interfaces of the provider, of which the best comes first.
-OfiHandle<fi_info> ask_for(const char* provider, int memory_modes, int& status) {
-  const auto hints = make_hints(provider, memory_modes);
+OfiHandle<fi_info> ask_for(const char* provider, const OfiEndpointOptions& options, int& status) {
+  const auto hints = make_hints(provider, options);
   fi_info* found = nullptr;
   status = ofi().getinfo(kVersion, nullptr, nullptr, 0, hints.get(), &found);
   return OfiHandle<fi_info>(status == 0 ? found : nullptr);
@@ -64,24 +65,26 @@ OfiHandle<fi_info> ask_for(const char* provider, int memory_modes, int& status) 
 
 /// Chooses the provider. It is not libfabric's own choice, whose provider for shared memory leaves
 /// files behind when ranks are killed; ranks of one machine have a wire of their own.
-OfiHandle<fi_info> choose_provider(int memory_modes) {
+OfiHandle<fi_info> choose_provider(const OfiEndpointOptions& options) {
   int status = 0;
   if (std::getenv("FI_PROVIDER") != nullptr) {
-    auto info = ask_for(nullptr, memory_modes, status);
-    check_ofi(status, "asking for what FI_PROVIDER names");
+    auto info = ask_for(nullptr, options, status);
+    check_ofi(status, options.device_memory
+                          ? "asking for memory of devices (FI_HMEM) of what FI_PROVIDER names"
+                          : "asking for what FI_PROVIDER names");
     return info;
   }
   for (const char* const provider : {"efa", "tcp;ofi_rxm"}) {
-    if (auto info = ask_for(provider, memory_modes, status)) return info;
+    if (auto info = ask_for(provider, options, status)) return info;
   }
-  check_ofi(status, "asking for EFA or TCP");
+  check_ofi(status, options.device_memory ? "asking EFA and TCP for memory of devices (FI_HMEM)"
+                                          : "asking for EFA or TCP");
   return nullptr;
 }
 
 }  // namespace
 
-OfiEndpoint::OfiEndpoint(const OfiEndpointOptions& options)
-    : info_(choose_provider(options.memory_modes == 0 ? kKnownModes : options.memory_modes)) {
+OfiEndpoint::OfiEndpoint(const OfiEndpointOptions& options) : info_(choose_provider(options)) {
   memory_modes_ = info_->domain_attr->mr_mode;
   if (memory_modes_ == FI_MR_BASIC) memory_modes_ = kBasicModes;
   if (options.register_local) memory_modes_ |= FI_MR_LOCAL;
@@ -158,12 +161,35 @@ OfiMemory OfiEndpoint::register_source(std::span<const std::byte> bytes) {
 }
 
 OfiMemory OfiEndpoint::register_memory(const void* bytes, std::size_t size, std::uint64_t access) {
+  fid_mr* region = nullptr;
+  check_ofi(::fi_mr_reg(domain_.get(), bytes, size, access, 0, next_key(), 0, &region, nullptr),
+            "registering memory");
+  return registered(region, bytes);
+}
+
+OfiMemory OfiEndpoint::register_neuron(std::span<std::byte> bytes) {
+  const iovec memory{bytes.data(), bytes.size()};
+  fi_mr_attr attributes{};
+  attributes.mr_iov = &memory;
+  attributes.iov_count = 1;
+  attributes.access = FI_WRITE | FI_REMOTE_WRITE;
+  attributes.requested_key = next_key();
+  attributes.iface = FI_HMEM_NEURON;
+  attributes.device.neuron = -1;  // EFA does not look at it
+  fid_mr* region = nullptr;
+  check_ofi(::fi_mr_regattr(domain_.get(), &attributes, 0, &region),
+            "registering memory of a Neuron core (FI_HMEM_NEURON)");
+  return registered(region, bytes.data());
+}
+
+std::uint64_t OfiEndpoint::next_key() noexcept {
   const auto key_size = info_->domain_attr->mr_key_size;
   std::uint64_t key = next_key_++;  // ignored where the provider chooses (FI_MR_PROV_KEY)
   if (key_size < sizeof key) key &= (std::uint64_t{1} << 8 * key_size) - 1;
-  fid_mr* region = nullptr;
-  check_ofi(::fi_mr_reg(domain_.get(), bytes, size, access, 0, key, 0, &region, nullptr),
-            "registering memory");
+  return key;
+}
+
+OfiMemory OfiEndpoint::registered(fid_mr* region, const void* bytes) const {
   const bool by_address = (memory_modes_ & FI_MR_VIRT_ADDR) != 0;  // else by offset
   return {OfiHandle<fid_mr>(region), by_address ? reinterpret_cast<std::uint64_t>(bytes) : 0};
 }

@@ -34,6 +34,8 @@ struct OfiEndpointOptions {
   int memory_modes = 0;
   /// True if what is sent is registered as well, as if the provider asked for it.
   bool register_local = false;
+  /// True if memory of a device is registered as well (FI_HMEM).
+  bool device_memory = false;
 };
 
 /// An endpoint of the provider that FI_PROVIDER names, else of EFA, else of TCP. libfabric's other
@@ -61,9 +63,9 @@ class OfiEndpoint {
 
   /// Registers memory for writes of other ranks.
   /// @throws PeerLostError  the provider refuses it.
-  OfiMemory register_target(std::span<std::byte> bytes);
+  virtual OfiMemory register_target(std::span<std::byte> bytes);
   /// Registers memory for messages, and for writes of this rank.
-  OfiMemory register_source(std::span<const std::byte> bytes);
+  virtual OfiMemory register_source(std::span<const std::byte> bytes);
 
   // Each starts an operation on registered bytes, which stay until its completion is read. Returns
   // 0, kLater: nothing was started, read() and try again; or another error, negative.
@@ -89,9 +91,16 @@ class OfiEndpoint {
   /// Ends all operations: no memory of this rank is used from then on.
   void shut() noexcept { endpoint_.reset(); }
 
+ protected:
+  /// Registers memory of a Neuron core, for writes of this rank and of others.
+  /// @throws PeerLostError  libfabric or the provider has no way to.
+  OfiMemory register_neuron(std::span<std::byte> bytes);
+
  private:
   void open();
   OfiMemory register_memory(const void* bytes, std::size_t size, std::uint64_t access);
+  std::uint64_t next_key() noexcept;
+  OfiMemory registered(fid_mr* region, const void* bytes) const;
   void read_error(std::vector<OfiCompletion>& completions);
 
   OfiHandle<fi_info> info_;

@@ -5,10 +5,17 @@
 
 namespace smp::d2d {
 
-void* OfiMemory::descriptor() const noexcept {
-  return region_ ? ::fi_mr_desc(region_.get()) : nullptr;
+OfiMemory OfiMemory::part(std::uint64_t offset) const {
+  OfiMemory part;
+  part.of_whole_ = region();
+  part.address_ = address_ + offset;
+  return part;
 }
 
-std::uint64_t OfiMemory::key() const noexcept { return ::fi_mr_key(region_.get()); }
+void* OfiMemory::descriptor() const noexcept {
+  return region() != nullptr ? ::fi_mr_desc(region()) : nullptr;
+}
+
+std::uint64_t OfiMemory::key() const noexcept { return ::fi_mr_key(region()); }
 
 }  // namespace smp::d2d

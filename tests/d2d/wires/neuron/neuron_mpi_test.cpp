@@ -114,9 +114,15 @@ TEST(NeuronBetweenProcesses, SendsAndReceives) {
   carry_some<NeuronMpiWires<34, NeuronPath::kSendReceive>>();
 }
 
+TEST(NeuronBetweenProcesses, DoCollectivesOfTwo) {
+  carry_some<NeuronMpiWires<30, NeuronPath::kCollectives>>();
+  carry_some<NeuronMpiWires<34, NeuronPath::kCollectives>>();
+}
+
 /// With memory of the cores, as in a job.
 class NeuronJob : public testing::Test {
  protected:
+  NeuronJob() { ::unsetenv("NEURON_RT_ROOT_COMM_ID"); }
   std::unique_ptr<Wire> connect() {
     const NeuronEnd end{core_.runtime, RelativeCore(0), pool_, [this] {
                           return std::make_unique<NeuronProbeMemory>(core_.runtime, pool_);
@@ -128,6 +134,25 @@ class NeuronJob : public testing::Test {
   NeuronPool pool_{core_.runtime, RelativeCore(0), 8 << 20};
   std::string warning_;
 };
+
+TEST_F(NeuronJob, DoesCollectivesWhereTheirVariableIsSet) {
+  ::setenv("NEURON_RT_ROOT_COMM_ID", "127.0.0.1:45646", 1);
+  const auto wire = connect();
+  EXPECT_STREQ(wire->name(), "neuron_collectives");
+  EXPECT_EQ(warning_, "");
+  EXPECT_TRUE(wire->close(kPatience));
+}
+
+/// On one rank it is not.
+TEST_F(NeuronJob, DoesNoCollectivesWhereOneRankCannot) {
+  const bool is_last = shared_mpi_session().rank().value() == shared_mpi_session().size() - 1;
+  if (!is_last) ::setenv("NEURON_RT_ROOT_COMM_ID", "127.0.0.1:45646", 1);
+  const auto wire = connect();
+  EXPECT_STREQ(wire->name(), "neuron_send_receive");
+  EXPECT_THAT(warning_, AllOf(HasSubstr("collectives of two cores did not work"),
+                              HasSubstr("NEURON_RT_ROOT_COMM_ID is not set")));
+  EXPECT_TRUE(wire->close(kPatience));
+}
 
 TEST_F(NeuronJob, SendsAndReceivesWhereThatWorks) {
   const auto wire = connect();

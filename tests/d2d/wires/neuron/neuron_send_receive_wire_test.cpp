@@ -1,5 +1,5 @@
 // Tensors of cores by send and receive keep the contract of wires, on each release.
-#include "d2d/wires/neuron/neuron_send_receive_wire.h"
+#include "d2d/wires/neuron_paths/neuron_send_receive_wire.h"
 
 #include <gmock/gmock.h>
 

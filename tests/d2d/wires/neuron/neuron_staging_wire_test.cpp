@@ -1,5 +1,5 @@
 // Tensors of cores through the memory of hosts keep the contract of wires, on each release.
-#include "d2d/wires/neuron/neuron_staging_wire.h"
+#include "d2d/wires/neuron_paths/neuron_staging_wire.h"
 
 #include <gmock/gmock.h>
 

@@ -38,6 +38,7 @@ class PlayedNeuron {
     control().start_anew();
     ::setenv("NEURON_RT_ASYNC_SENDRECV_EXPERIMENTAL_ENABLED", "1", 1);
     ::setenv("NEURON_RT_ASYNC_SENDRECV_BOOTSTRAP_PORT", "45645", 1);
+    ::setenv("NEURON_RT_ROOT_COMM_ID", "127.0.0.1:45646", 1);
   }
   ~PlayedNeuron() { control().start_anew(); }
   PlayedNeuron(const PlayedNeuron&) = delete;

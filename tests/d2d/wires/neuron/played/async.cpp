@@ -17,34 +17,16 @@ namespace {
 
 #if PLAYED_MINOR < 31
 // Execution units of SDK 2.28.
-constexpr std::uint64_t kRead = 0, kWrite = 1;
+constexpr std::uint64_t kRead = 0, kWrite = 1, kTensorOp = 2;
 constexpr int kQueues = 1;
 #else
 // From SDK 2.29 on both are tensor operations.
-constexpr std::uint64_t kRead = 0, kWrite = 0;
+constexpr std::uint64_t kRead = 0, kWrite = 0, kTensorOp = 0;
 constexpr int kQueues = 2;
 #endif
 
 std::uint64_t queue_id(int vnc, std::uint64_t unit, int queue) {
   return static_cast<std::uint64_t>(vnc) << 8 | unit << 4 | static_cast<std::uint64_t>(queue);
-}
-
-int put(const Copy& wanted, std::uint64_t unit, int queue, std::uint64_t* sequence) {
-  auto& own = process();
-  if (queue < 0 || queue >= kQueues || sequence == nullptr) return kInvalid;
-  const auto id = queue_id(wanted.tensor->vnc, unit, queue);
-  auto& place = own.queues[id];
-  if (static_cast<int>(place.copies.size()) >= own.knobs.queue_depth) {
-    ++own.counters.queue_full;
-    return kQueueFull;
-  }
-  Copy copy = wanted;
-  copy.sequence = id << 48 | ++place.last;
-  copy.looks = random_looks();
-  ++copy.tensor->pending;
-  place.copies.push_back(copy);
-  *sequence = copy.sequence;
-  return kSuccess;
 }
 
 void tell(const Copy& copy, int status) {
@@ -54,22 +36,63 @@ void tell(const Copy& copy, int status) {
   }
 }
 
-void finish_front(Queue& queue) {
+void move_bytes(const Copy& copy) {
+  auto* const inside = bytes_of(checked(copy.tensor, copy.offset, copy.size), copy.offset);
+  if (copy.to != nullptr) {
+    std::memmove(bytes_of(checked(copy.to, copy.to_offset, copy.size), copy.to_offset), inside,
+                 copy.size);
+    return;
+  }
+  std::memcpy(copy.to_host ? copy.host : inside, copy.to_host ? inside : copy.host, copy.size);
+}
+
+/// Ends the oldest request of a queue. Returns false if it goes on: a collective whose other side
+/// has not entered it.
+bool finish_front(Queue& queue) {
   auto& own = process();
   const Copy copy = queue.copies.front();
+  int status = kSuccess;
+  if (copy.collective != nullptr && !gather(*copy.collective, status)) return false;
   queue.copies.pop_front();
   queue.done = copy.sequence;
-  --copy.tensor->pending;
+  --own.counters.copies;
+  for (auto* const tensor : {copy.tensor, copy.to}) {
+    if (tensor != nullptr) --tensor->pending;
+  }
   if (own.counters.results++ == own.knobs.fail_result) {
     own.terminal = own.knobs.fail_status == 101;
-    return tell(copy, own.knobs.fail_status);
+    status = own.knobs.fail_status;
+  } else if (copy.collective == nullptr) {
+    move_bytes(copy);
   }
-  auto* const inside = bytes_of(checked(copy.tensor, copy.offset, copy.size), copy.offset);
-  std::memcpy(copy.to_host ? copy.host : inside, copy.to_host ? inside : copy.host, copy.size);
-  tell(copy, kSuccess);
+  if (copy.collective != nullptr) own.prepared.erase(copy.collective);  // the runtime frees it
+  tell(copy, status);
+  return true;
 }
 
 }  // namespace
+
+int put(const Copy& wanted, int vnc, std::uint64_t unit, int queue, std::uint64_t* sequence) {
+  auto& own = process();
+  if (queue < 0 || queue >= kQueues || sequence == nullptr) return kInvalid;
+  const auto id = queue_id(vnc, unit, queue);
+  auto& place = own.queues[id];
+  if (static_cast<int>(place.copies.size()) >= own.knobs.queue_depth) {
+    ++own.counters.queue_full;
+    return kQueueFull;
+  }
+  Copy copy = wanted;
+  copy.sequence = id << 48 | ++place.last;
+  copy.looks = random_looks();
+  for (auto* const tensor : {copy.tensor, copy.to}) {
+    if (tensor != nullptr) ++tensor->pending;
+  }
+  ++own.counters.copies;
+  place.copies.push_back(copy);
+  *sequence = copy.sequence;
+  return kSuccess;
+}
+
 }  // namespace smp::played
 
 using smp::played::kInvalid;
@@ -108,7 +131,7 @@ PLAYED_API int nrta_tensor_read(void* to, nrt_tensor* tensor, std::uint64_t offs
   smp::played::checked(tensor, offset, size);
   return smp::played::put(
       {0, tensor, static_cast<std::byte*>(to), offset, size, true, 0, nullptr, tracker},
-      smp::played::kRead, queue, sequence);
+      tensor->vnc, smp::played::kRead, queue, sequence);
 }
 
 PLAYED_API int nrta_tensor_write(nrt_tensor* tensor, const void* from, std::uint64_t offset,
@@ -118,8 +141,20 @@ PLAYED_API int nrta_tensor_write(nrt_tensor* tensor, const void* from, std::uint
   if (tracker == nullptr) return kInvalid;
   smp::played::checked(tensor, offset, size);
   auto* const host = static_cast<std::byte*>(const_cast<void*>(from));
-  return smp::played::put({0, tensor, host, offset, size, false, 0, nullptr, tracker},
+  return smp::played::put({0, tensor, host, offset, size, false, 0, nullptr, tracker}, tensor->vnc,
                           smp::played::kWrite, queue, sequence);
+}
+
+PLAYED_API int nrta_tensor_copy(nrt_tensor* from, std::uint64_t from_offset, nrt_tensor* to,
+                                std::uint64_t to_offset, std::uint64_t size, int queue,
+                                Tracker* tracker, std::uint64_t* sequence) {
+  PLAYED_CALL();
+  smp::played::checked(from, from_offset, size);
+  smp::played::checked(to, to_offset, size);
+  if (tracker == nullptr || from->vnc != to->vnc) return kInvalid;  // never to another core
+  return smp::played::put(
+      {0, from, nullptr, from_offset, size, false, 0, nullptr, tracker, to, to_offset}, from->vnc,
+      smp::played::kTensorOp, queue, sequence);
 }
 
 #else
@@ -131,7 +166,7 @@ PLAYED_API int nrta_tensor_read(void* to, nrt_tensor* tensor, std::uint64_t offs
   if (core >= own.cores.size() || result == nullptr) return kInvalid;
   smp::played::checked(tensor, offset, size);
   return smp::played::put(
-      {0, tensor, static_cast<std::byte*>(to), offset, size, true, 0, result, nullptr},
+      {0, tensor, static_cast<std::byte*>(to), offset, size, true, 0, result, nullptr}, tensor->vnc,
       smp::played::kRead, queue, sequence);
 }
 
@@ -142,8 +177,21 @@ PLAYED_API int nrta_tensor_write(nrt_tensor* tensor, const void* from, std::uint
   if (core >= own.cores.size() || result == nullptr) return kInvalid;
   smp::played::checked(tensor, offset, size);
   auto* const host = static_cast<std::byte*>(const_cast<void*>(from));
-  return smp::played::put({0, tensor, host, offset, size, false, 0, result, nullptr},
+  return smp::played::put({0, tensor, host, offset, size, false, 0, result, nullptr}, tensor->vnc,
                           smp::played::kWrite, queue, sequence);
+}
+
+PLAYED_API int nrta_tensor_copy(nrt_tensor* from, std::uint64_t from_offset, nrt_tensor* to,
+                                std::uint64_t to_offset, std::uint64_t size, std::uint32_t core,
+                                int queue, int* result, std::uint64_t* sequence) {
+  PLAYED_CALL();
+  smp::played::checked(from, from_offset, size);
+  smp::played::checked(to, to_offset, size);
+  if (core >= own.cores.size() || result == nullptr) return kInvalid;
+  if (from->vnc != to->vnc) return kInvalid;  // never to another core
+  return smp::played::put(
+      {0, from, nullptr, from_offset, size, false, 0, result, nullptr, to, to_offset}, from->vnc,
+      smp::played::kTensorOp, queue, sequence);
 }
 
 #endif
@@ -156,7 +204,7 @@ PLAYED_API int nrta_is_completed(std::uint64_t sequence, bool* done) {
   if (found == own.queues.end() || (sequence & kCounter) > found->second.last) return kInvalid;
   auto& queue = found->second;
   while (queue.done < sequence && queue.copies.front().looks <= 0) {
-    smp::played::finish_front(queue);
+    if (!smp::played::finish_front(queue)) break;
   }
   if (queue.done < sequence) --queue.copies.front().looks;
   *done = queue.done >= sequence;

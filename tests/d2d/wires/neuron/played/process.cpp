@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -112,10 +113,11 @@ void release(Process& own) {
   const MachineLock lock(shared);
   for (std::size_t core = 0; core < kMostCores; ++core) {
     if (shared.cores[core].owner == own.pid) shared.cores[core] = {};
-    for (std::size_t other = 0; other < kMostCores; ++other) {
-      auto& stream = shared.streams[core][other];
-      const bool of_this = stream.sender == own.pid || stream.receiver == own.pid;
-      if (of_this) stream.sender = stream.receiver = 0, stream.written = stream.read = 0;
+    for (auto* const streams : {&shared.streams, &shared.gathers}) {
+      for (auto& stream : (*streams)[core]) {
+        const bool of_this = stream.sender == own.pid || stream.receiver == own.pid;
+        if (of_this) stream.sender = stream.receiver = 0, stream.written = stream.read = 0;
+      }
     }
   }
 }
@@ -130,6 +132,34 @@ void start_anew() {
 }
 
 Knobs* knobs() { return &process().knobs; }
+
+/// The memory of a live tensor that begins there.
+Storage* storage_at(const void* address, std::size_t size) {
+  for (auto* const tensor : process().tensors) {
+    if (bytes_of(*tensor, 0) == address && tensor->size >= size) return tensor->storage.get();
+  }
+  return nullptr;
+}
+
+int attach(void* address, std::size_t size) {
+  auto* const storage = storage_at(address, size);
+  if (storage == nullptr) return EINVAL;
+  if (storage->attached != nullptr) return EPERM;  // one at a time
+  storage->attached = address;
+  ++process().counters.attached;
+  ++process().counters.attachments;
+  return 0;
+}
+
+void detach(void* address) {
+  for (auto* const tensor : process().tensors) {
+    if (tensor->storage->attached != address) continue;
+    tensor->storage->attached = nullptr;
+    --process().counters.attached;
+    return;
+  }
+  die("a registration ends after its memory");
+}
 
 }  // namespace
 
@@ -195,7 +225,9 @@ using smp::played::process;
 
 PLAYED_API const smp::played::Control* played_nrt() {
   static smp::played::Control control;
-  control = {smp::played::knobs(), &process().counters, &smp::played::start_anew,
+  control = {smp::played::knobs(),
+             &process().counters,
+             &smp::played::start_anew,
              [](int vnc) {
                auto* const tensor = new nrt_tensor;
                tensor->storage = std::make_shared<smp::played::Storage>();
@@ -206,6 +238,8 @@ PLAYED_API const smp::played::Control* played_nrt() {
                ++process().counters.tensors;
                return tensor;
              },
+             &smp::played::attach,
+             &smp::played::detach,
              [](nrt_tensor* tensor) { return smp::played::bytes_of(*tensor, 0); }};
   return &control;
 }

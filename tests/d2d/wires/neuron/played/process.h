@@ -25,7 +25,8 @@ namespace smp::played {
 
 struct Storage {
   std::vector<std::byte> bytes;
-  bool all_memory = false;  // of the host, from address 0 on
+  void* attached = nullptr;  // the address by which a network knows it
+  bool all_memory = false;   // of the host, from address 0 on
 };
 
 }  // namespace smp::played
@@ -58,9 +59,12 @@ struct Machine {
     std::int64_t free_at = 0;  // once its owner is gone
   };
 
+  using Streams = std::array<std::array<Stream, kMostCores>, kMostCores>;  // [from][to]
+
   pthread_mutex_t mutex;
   std::array<Core, kMostCores> cores;
-  std::array<std::array<Stream, kMostCores>, kMostCores> streams;  // [from][to]
+  std::array<int, kMostCores> core_of_device;  // of collectives, by global number; from 1 on
+  Streams streams, gathers;                    // of send and receive; of collectives
 };
 
 /// Locks the machine, also after a process died that had.
@@ -75,7 +79,10 @@ class MachineLock {
   Machine& machine_;
 };
 
-/// An asynchronous copy between a tensor and host memory.
+struct Prepared;  // a collective
+struct Tracker;
+
+/// An asynchronous copy between a tensor and host memory, or to another tensor, or a collective.
 struct Copy {
   std::uint64_t sequence = 0;
   nrt_tensor* tensor = nullptr;
@@ -84,7 +91,10 @@ struct Copy {
   bool to_host = false;
   int looks = 0;  // until it is done
   int* result = nullptr;
-  struct Tracker* tracker = nullptr;
+  Tracker* tracker = nullptr;
+  nrt_tensor* to = nullptr;
+  std::size_t to_offset = 0;
+  Prepared* collective = nullptr;
 };
 struct Queue {
   std::deque<Copy> copies;
@@ -107,6 +117,11 @@ struct Process {
   std::map<std::uint64_t, Queue> queues;  // by the identity of the queue
   std::map<int, std::vector<std::unique_ptr<Communicator>>> communicators;  // of cores that began
   std::set<int> refused;  // cores whose last close failed
+  struct Device {
+    std::uint32_t number = 0, all = 0;
+  };
+  std::map<int, Device> devices;  // of collectives, by relative core
+  std::map<Prepared*, std::shared_ptr<Prepared>> prepared;
   std::mt19937_64 random{1};
   std::recursive_mutex mutex;
   Machine* machine = nullptr;
@@ -127,6 +142,11 @@ std::int64_t now_ns();
 int random_looks();
 nrt_tensor& checked(nrt_tensor* tensor, std::size_t offset, std::size_t size);
 std::byte* bytes_of(nrt_tensor& tensor, std::size_t offset);
+void copy_in(Machine::Stream& stream, const std::byte* from, std::size_t size);
+void copy_out(Machine::Stream& stream, std::byte* to, std::size_t size);
+int put(const Copy& wanted, int vnc, std::uint64_t unit, int queue, std::uint64_t* sequence);
+/// Moves a collective on. @param status  how it ended. @return whether it has
+bool gather(Prepared& collective, int& status);
 
 }  // namespace smp::played
 

@@ -79,26 +79,6 @@ int open(const char* ip, int peer, int core, bool sends, void** handle) {
   return kSuccess;
 }
 
-void copy_in(Machine::Stream& stream, const std::byte* from, std::size_t size) {
-  for (std::size_t done = 0; done < size;) {
-    const auto at = stream.written % Machine::Stream::kBytes;
-    const auto part = std::min(size - done, Machine::Stream::kBytes - at);
-    std::memcpy(stream.ring.data() + at, from + done, part);
-    stream.written += part;
-    done += part;
-  }
-}
-
-void copy_out(Machine::Stream& stream, std::byte* to, std::size_t size) {
-  for (std::size_t done = 0; done < size;) {
-    const auto at = stream.read % Machine::Stream::kBytes;
-    const auto part = std::min(size - done, Machine::Stream::kBytes - at);
-    std::memcpy(to + done, stream.ring.data() + at, part);
-    stream.read += part;
-    done += part;
-  }
-}
-
 constexpr std::size_t kLength = sizeof(std::uint64_t);
 
 void send_on(Machine::Stream& stream, Request& request) {

@@ -73,6 +73,9 @@ PLAYED_API void nrt_tensor_free(nrt_tensor** tensor) {
   if (own.tensors.erase(*tensor) == 0) smp::played::die("a tensor that is freed twice");
   if ((*tensor)->pending > 0) smp::played::die("a tensor is freed that a request still uses");
   auto& storage = (*tensor)->storage;
+  if (storage.use_count() == 1 && storage->attached != nullptr) {
+    smp::played::die("memory is freed that a network has registered");
+  }
   if (storage.use_count() == 1 && !storage->all_memory) {
     own.used[(*tensor)->vnc] -= storage->bytes.size();
   }

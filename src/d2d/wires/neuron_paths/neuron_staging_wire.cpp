@@ -1,5 +1,5 @@
-// d2d/wires/neuron/neuron_staging_wire.cpp: see the header.
-#include "d2d/wires/neuron/neuron_staging_wire.h"
+// d2d/wires/neuron_paths/neuron_staging_wire.cpp: see the header.
+#include "d2d/wires/neuron_paths/neuron_staging_wire.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-// d2d/wires/neuron/neuron_send_receive_wire.h: tensors between Neuron cores by the runtime's
+// d2d/wires/neuron_paths/neuron_send_receive_wire.h: tensors between Neuron cores by the runtime's
 // asynchronous send and receive. Threads: the rank's thread only; nothing here blocks.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "d2d/wires/fifo.h"
 #include "d2d/wires/neuron/neuron_send_receive.h"
-#include "d2d/wires/neuron/neuron_wire.h"
+#include "d2d/wires/neuron_paths/neuron_wire.h"
 
 namespace smp::d2d {
 

@@ -1,5 +1,5 @@
-// d2d/wires/neuron/neuron_wire.h: what all wires between Neuron cores have in common: how two ranks
-// tell each other of a transfer. Threads: the rank's thread only; nothing here blocks.
+// d2d/wires/neuron_paths/neuron_wire.h: what all wires between Neuron cores have in common: how two
+// ranks tell each other of a transfer. Threads: the rank's thread only; nothing here blocks.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// d2d/wires/neuron/neuron_send_receive_wire.cpp: see the header.
-#include "d2d/wires/neuron/neuron_send_receive_wire.h"
+// d2d/wires/neuron_paths/neuron_send_receive_wire.cpp: see the header.
+#include "d2d/wires/neuron_paths/neuron_send_receive_wire.h"
 
 #include <algorithm>
 #include <utility>

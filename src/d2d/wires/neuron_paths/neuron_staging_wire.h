@@ -1,5 +1,5 @@
-// d2d/wires/neuron/neuron_staging_wire.h: tensors between Neuron cores of any ranks, through the
-// memory of their hosts. Threads: the rank's thread only; nothing here blocks.
+// d2d/wires/neuron_paths/neuron_staging_wire.h: tensors between Neuron cores of any ranks, through
+// the memory of their hosts. Threads: the rank's thread only; nothing here blocks.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 #include "d2d/wires/fifo.h"
 #include "d2d/wires/neuron/neuron_copies.h"
-#include "d2d/wires/neuron/neuron_wire.h"
+#include "d2d/wires/neuron_paths/neuron_wire.h"
 
 namespace smp::d2d {
 
