@@ -16,6 +16,9 @@
 #include "support/fake_kernels.h"
 
 namespace smp::support {
+
+__attribute__((weak)) const char* fake_device_name() noexcept { return "fake"; }
+
 namespace fake {
 
 Counters& counters() noexcept {
@@ -162,7 +165,7 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<kType> {
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
 const bool registered = [] {
-  c10::register_privateuse1_backend("fake");
+  c10::register_privateuse1_backend(fake_device_name());
   c10::SetAllocator(kType, &allocator());
   at::RegisterPrivateUse1HooksInterface(new Hooks);
   link_kernels();

@@ -21,6 +21,10 @@ namespace smp::support {
 /// Threads: any. The child of a fork() cannot use it.
 c10::Device fake_device() noexcept;
 
+/// Returns the name that LibTorch knows the device by: "fake". A program of tests that defines this
+/// function itself gives it another one.
+const char* fake_device_name() noexcept;
+
 /// Bytes of the device's memory that are taken, each block rounded up to 512.
 std::int64_t fake_live_bytes();
 

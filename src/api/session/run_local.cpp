@@ -86,8 +86,7 @@ class LocalWorld {
       parts.config = config_;
       parts.topology = Topology(config_.arrangement(), rank);
       parts.device = device_;
-      parts.channel =
-          std::make_unique<d2d::Channel>(std::make_unique<d2d::LocalWire>(hub_, GlobalRank(rank)));
+      parts.channel = std::make_unique<d2d::Channel>(routes_of(GlobalRank(rank)));
       RankSession session(std::move(parts));
       running_[index] = &session.rank();
       try {
@@ -100,6 +99,11 @@ class LocalWorld {
       note(index);
     }
     if (--left_ == 0) done_.signal();
+  }
+
+  d2d::Routes routes_of(GlobalRank rank) const {
+    if (start_.routes) return start_.routes(hub_, rank);
+    return std::make_unique<d2d::LocalWire>(hub_, rank);
   }
 
   void note(std::size_t index) {
