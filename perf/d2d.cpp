@@ -25,6 +25,7 @@
 #include "d2d/job/mpi_session.h"
 #include "d2d/job/network_wires.h"
 #include "d2d/lend/loans.h"
+#include "d2d/neuron_paths.h"
 #include "d2d/wires/shm/host_shm_wire.h"
 #include "harness.h"
 #include "ping_pong_tools.h"
@@ -388,9 +389,9 @@ Contestants contestants(const d2d::MpiSession& mpi, const std::string& kind) {
   return all;
 }
 
-void compare_all(const d2d::MpiSession& mpi, const std::vector<PingPongTool>& tools) {
+void compare_all(std::optional<Report>& report, const d2d::MpiSession& mpi,
+                 const std::vector<PingPongTool>& tools) {
   const bool first = mpi.rank() == GlobalRank(0);
-  auto report = report_of_ranks(mpi.rank().value(), "d2d");
   {
     auto all = contestants<ControlOverWire>(mpi, ".control");
     all.tools = tools;
@@ -405,18 +406,29 @@ void compare_all(const d2d::MpiSession& mpi, const std::vector<PingPongTool>& to
     const double best_peer = compare(report, all, size, first);
     if (size >= 64 << 10) compare_tensors(report, mpi, size, best_peer);
   }
-  if (report) report->finish();
 }
 
 void run(int argc, char** argv) {
   CLI::App app("Bytes from rank to rank: our shared memory beside MPI", "smp perf d2d");
   std::size_t plain = 0;
+  std::string part;
+  app.add_option("--part", part, "to measure alone, beside the other's earlier rows")
+      ->check(CLI::IsMember({"ways", "neuron"}));
   app.add_option("--plain-mpi", plain, "only print what MPI takes for so many bytes");
   if (!parse_options(app, argc, argv)) return;
   const d2d::MpiSession mpi;
   SMP_REQUIRE(mpi.size() == 2, "perf d2d runs on 2 ranks, not on ", mpi.size());
   if (plain > 0) return measure_plain_mpi(mpi, plain);
-  compare_all(mpi, ping_pong_tools(base::concat(argv[0], " --plain-mpi")));
+  auto report = report_of_ranks(mpi.rank().value(), "d2d",
+                                part.empty() ? Report::Earlier::kDropped : Report::Earlier::kKept);
+  if (part != "neuron") {
+    compare_all(report, mpi, ping_pong_tools(base::concat(argv[0], " --plain-mpi")));
+  }
+  if (part != "ways") {
+    if (report) report_neuron_paths(*report);
+    meet_asleep();
+  }
+  if (report) report->finish();
 }
 
 const Program program{"d2d", run};
