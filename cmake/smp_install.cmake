@@ -22,9 +22,11 @@ endforeach()
 
 install(TARGETS smp EXPORT smp-targets FILE_SET HEADERS)
 install(EXPORT smp-targets NAMESPACE smp:: DESTINATION ${SMP_PACKAGE_DIR})
-if(TARGET smp_sentencepiece)
-  install(TARGETS smp_sentencepiece LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})  # beside the library, which looks there
-endif()
+foreach(plugin smp_sentencepiece smp_arrow)
+  if(TARGET ${plugin})
+    install(TARGETS ${plugin} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})  # beside the library, which looks there
+  endif()
+endforeach()
 if(TARGET smp-cli)
   # The library's name is taken, so only the installed tool has it too.
   install(PROGRAMS $<TARGET_FILE:smp-cli> DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME smp)

@@ -39,7 +39,7 @@ set(LAYERS base config data alive fiber module nn deferred precision schedule d2
 # The rooms of large layers, lowest first: a file may include what is in its own room and in those before it. "." is what
 # lies in the layer's folder itself.
 set(ROOMS_base . text memory machine cluster)
-set(ROOMS_data files sentencepiece tokenizers shards documents order loading)
+set(ROOMS_data files plugins sentencepiece arrow tokenizers shards datasets documents order loading)
 set(ROOMS_d2d wire tensors watch lend channel wires wires/mpi wires/shm wires/local wires/cuda wires/ofi wires/ucx wires/neuron wires/neuron_paths job
     collectives)
 set(ROOMS_tp group slices losses experts layers replacement)
@@ -86,8 +86,8 @@ set(LAYER_OF_tp tp)
 set(LAYER_OF_tp.h tp)
 
 # Libraries that stay inside one layer: the start of the included path, then the layers.
-set(PRIVATE_LIBRARIES "mpi\\.h" "boost/" "google/protobuf/" "nlohmann/" "CLI/" "spdlog/" "sentencepiece_")
-set(ONLY_IN "d2d" "fiber,report" "report" "config,checkpoint,hf,partition,report,api,cli" "config,api,cli" "base" "data")
+set(PRIVATE_LIBRARIES "mpi\\.h" "boost/" "google/protobuf/" "nlohmann/" "CLI/" "spdlog/" "sentencepiece_" "arrow/")
+set(ONLY_IN "d2d" "fiber,report" "report" "config,checkpoint,hf,partition,report,api,cli" "config,api,cli" "base" "data" "data")
 
 function(complain file text)
   message("${file}: ${text}")

@@ -107,7 +107,8 @@ class Flags {
 
   void add_text(CLI::App& app) {
     app.add_option("--data", options_.text.files,
-                   "Files to train on: text with a document a line, .jsonl or .tokens "
+                   "Files to train on: text with a document a line, .jsonl, .tokens, .idx of "
+                   "Megatron, or folders of `datasets` "
                    "(default: the text of the sample)");
     app.add_option("--held-out", options_.text.held_out, "Files of which the loss is shown");
     app.add_option("--tokenizer", options_.text.tokenizer,

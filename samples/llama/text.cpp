@@ -15,6 +15,11 @@ Text::Text(const TextOptions& options)
       tokenizer_(options.tokenizer.empty() ? data::bytes_tokenizer()
                                            : data::sentencepiece_tokenizer(options.tokenizer)) {}
 
+data::Documents Text::documents(const std::vector<std::string>& files) const {
+  return data::open_documents(files, {.vocab_size = tokenizer_->vocab_size(),
+                                      .end_of_document = tokenizer_->end_of_document()});
+}
+
 data::TokenLoaderOptions Text::options_for(const ShareOfText& share) const {
   data::TokenLoaderOptions options;
   options.tokenizer = tokenizer_;
@@ -29,7 +34,7 @@ data::TokenLoader Text::training(const ShareOfText& share, std::uint64_t seed) c
   auto options = options_for(share);
   options.seed = seed;
   options.epochs = 0;
-  return {data::open_documents(options_.files), std::move(options)};
+  return {documents(options_.files), std::move(options)};
 }
 
 std::vector<data::Batch> Text::held_out(const ShareOfText& share, std::int64_t batches) const {
@@ -38,7 +43,7 @@ std::vector<data::Batch> Text::held_out(const ShareOfText& share, std::int64_t b
   auto options = options_for(share);
   options.shuffle = false;
   options.threads = 0;
-  data::TokenLoader loader(data::open_documents(options_.held_out), std::move(options));
+  data::TokenLoader loader(documents(options_.held_out), std::move(options));
   while (std::ssize(read) < batches) {
     auto batch = loader.next();
     if (!batch) break;

@@ -40,6 +40,7 @@ class Text {
   const smp::data::Tokenizer& tokenizer() const { return *tokenizer_; }
 
  private:
+  smp::data::Documents documents(const std::vector<std::string>& files) const;
   smp::data::TokenLoaderOptions options_for(const ShareOfText& share) const;
 
   TextOptions options_;

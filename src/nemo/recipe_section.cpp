@@ -153,8 +153,8 @@ class RecipeSection {
     if (rows || model) into_.recipe["context"] = rows ? rows->value : model->value;
     if (const auto data = keys_.find<Json>({"model.data.data_prefix", "data_path"})) {
       lose(data->text(),
-           ": Megatron's .bin and .idx are not read; pack the text into .tokens files "
-           "(smp::data::pack_tokens, docs/data.md) and give them as --data");
+           ": give the pairs of .bin and .idx as --data, PREFIX.idx (docs/data.md); documents of "
+           "several are mixed by their number, not by weights");
     }
     for (const char* key : {"model.data.reset_position_ids", "model.data.reset_attention_mask",
                             "reset_position_ids", "reset_attention_mask"}) {

@@ -14,8 +14,8 @@ class DocumentSource;
 
 /// How a file's documents are found.
 enum class Format {
-  /// By the name of each file: `.jsonl`, `.ndjson` are kJsonLines, `.tokens` is kTokens, a folder
-  /// with a `state.json` is kArrow, all others are kLines.
+  /// By the name of each file: `.jsonl`, `.ndjson` are kJsonLines, `.tokens` is kTokens, `.bin` and
+  /// `.idx` are kMegatron, a folder with a `state.json` is kArrow, all others are kLines.
   kByName,
   /// UTF-8 text. Every line is a document, but those of nothing but spaces; its end, "\n" or
   /// "\r\n", does not belong to it.
@@ -28,13 +28,19 @@ enum class Format {
   kTokens,
   /// A data set that Hugging Face's `datasets` saved to this folder; the column `field` is text.
   kArrow,
+  /// Tokens of Megatron-LM: a pair of files, `.bin` and `.idx`, of which one is named.
+  kMegatron,
 };
 
 /// What open_documents() must know of files.
 struct DocumentOptions {
   Format format = Format::kByName;
-  /// The member of each line's object (kJsonLines) that holds the text.
+  /// The member of each line's object (kJsonLines), or the column (kArrow), that holds the text.
   std::string field = "text";
+  /// Of kMegatron, whose files say neither: how many tokens there are, and which one ends a
+  /// document. Documents that end with it are read without, as a TokenLoader puts one behind each.
+  std::int64_t vocab_size = 0;
+  std::int32_t end_of_document = -1;
 };
 
 /// Documents of one or more files, numbered 0 to size() - 1 in the order of the files. Files are
@@ -61,8 +67,11 @@ class SMP_API Documents {
 /// @throws UsageError        none is given, one cannot be read, is empty of documents, or is no
 /// file
 ///                           of its format: names it, and where in it
-/// @throws UnsupportedError  kArrow: such files are recognised, not read; it says what to do
+/// @throws UnsupportedError  kArrow, and this build has no Arrow; says what to install
 SMP_API Documents open_documents(const std::vector<std::string>& files,
                                  const DocumentOptions& options = {});
+
+/// True if kArrow can be read in this build and on this machine.
+SMP_API bool has_arrow();
 
 }  // namespace smp::data

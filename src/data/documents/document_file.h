@@ -6,7 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "data/shards/token_shard.h"
+#include "data/shards/megatron_tokens.h"
+#include "data/shards/token_source.h"
 #include "smp/data/documents.h"
 
 namespace smp::data {
@@ -22,7 +23,7 @@ class DocumentFile {
   /// Where document `number` begins, for messages. May read all of the file up to there.
   virtual std::string place(std::int64_t number) const = 0;
   /// The tokens of this file; nullptr: it holds text.
-  virtual const TokenShard* shard() const { return nullptr; }
+  virtual const TokenSource* shard() const { return nullptr; }
   /// Returns the text of a document, in the file or in `storage`. Only if there is no shard().
   /// @throws UsageError  it is damaged: names file and line, and what is wrong
   virtual std::string_view text(std::int64_t number, std::string& storage) const = 0;
@@ -34,7 +35,11 @@ using DocumentFilePtr = std::shared_ptr<const DocumentFile>;
 DocumentFilePtr open_text_lines(const std::string& path);
 DocumentFilePtr open_json_lines(const std::string& path, const std::string& field);
 DocumentFilePtr open_whole_file(const std::string& path);
+/// Format::kArrow: a folder; `column` holds the text. @throws UnsupportedError  there is no Arrow
+DocumentFilePtr open_dataset_folder(const std::string& path, const std::string& column);
 /// Format::kTokens
 DocumentFilePtr open_token_shard(const std::string& path);
+/// Format::kMegatron
+DocumentFilePtr open_megatron_tokens(const std::string& path, const MegatronVocabulary& vocabulary);
 
 }  // namespace smp::data

@@ -3,6 +3,7 @@
 #include <system_error>
 
 #include "base/check.h"
+#include "data/datasets/saved_dataset.h"
 #include "data/documents/document_source.h"
 
 namespace smp::data {
@@ -12,13 +13,17 @@ Format format_of(const std::string& path) {
   const std::filesystem::path name(path);
   std::error_code ignored;
   if (std::filesystem::is_directory(name, ignored)) {
-    SMP_REQUIRE(std::filesystem::exists(name / "state.json", ignored), path,
+    SMP_REQUIRE(is_saved_dataset(path), path,
                 ": is a folder without a state.json, so no data set that `datasets` saved: name "
                 "the files in it");
     return Format::kArrow;
   }
   const auto extension = name.extension();
+  SMP_REQUIRE(extension != ".arrow", path,
+              ": is a file of `datasets`; name its folder, whose state.json says which files are "
+              "data");
   if (extension == ".jsonl" || extension == ".ndjson") return Format::kJsonLines;
+  if (extension == ".bin" || extension == ".idx") return Format::kMegatron;
   return extension == ".tokens" ? Format::kTokens : Format::kLines;
 }
 
@@ -33,11 +38,10 @@ DocumentFilePtr open_file(const std::string& path, const DocumentOptions& option
       return open_json_lines(path, options.field);
     case Format::kTokens:
       return open_token_shard(path);
+    case Format::kMegatron:
+      return open_megatron_tokens(path, {options.vocab_size, options.end_of_document});
     case Format::kArrow:
-      throw UnsupportedError(
-          base::concat(path,
-                       ": data sets of Arrow files cannot be read; write one as JSON lines "
-                       "(dataset.to_json(\"corpus.jsonl\"))"));
+      return open_dataset_folder(path, options.field);
     case Format::kByName:
       break;
   }

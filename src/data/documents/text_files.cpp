@@ -2,36 +2,14 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/text/utf8.h"
 #include "config/json.h"
 #include "data/documents/document_file.h"
+#include "data/documents/utf8_check.h"
 #include "data/files/line_index.h"
 #include "data/files/mapped_input.h"
 
 namespace smp::data {
 namespace {
-
-// Where the first byte is that belongs to no character.
-std::size_t valid_bytes(std::string_view text) {
-  auto left = text;
-  while (!left.empty()) {
-    const auto length = base::character_length(left);
-    if (length == 0) break;
-    left.remove_prefix(length);
-  }
-  return text.size() - left.size();
-}
-
-// `text` lies in `file`; `place` is called only to complain.
-template <class Place>
-void require_utf8(std::string_view text, const MappedInput& file, const Place& place) {
-  if (base::is_utf8(text)) return;
-  const auto at = valid_bytes(text);
-  throw UsageError(base::concat(
-      place(), ": byte ", text.data() + at - file.bytes().data(), " of the file, 0x", std::hex,
-      static_cast<unsigned>(static_cast<unsigned char>(text[at])), std::dec,
-      ", is no UTF-8 text: convert the file, or set skip_damaged to leave such documents out"));
-}
 
 class TextLines : public DocumentFile {
  public:
@@ -45,7 +23,7 @@ class TextLines : public DocumentFile {
   }
   std::string_view text(std::int64_t number, std::string&) const override {
     const auto line = lines_.line(number);
-    require_utf8(line, file_, [&] { return place(number); });
+    require_utf8(line, file_.bytes(), [&] { return place(number); });
     return line;
   }
 
@@ -85,7 +63,7 @@ class WholeFile final : public DocumentFile {
   const std::string& path() const override { return file_.path(); }
   std::string place(std::int64_t) const override { return path(); }
   std::string_view text(std::int64_t, std::string&) const override {
-    require_utf8(file_.bytes(), file_, [&] { return path(); });
+    require_utf8(file_.bytes(), file_.bytes(), [&] { return path(); });
     return file_.bytes();
   }
 

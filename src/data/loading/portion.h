@@ -15,8 +15,8 @@ namespace smp::data {
 
 /// A document's tokens: in its shard, where nothing is read before tokens() of it, or in memory.
 struct TokenizedDocument {
-  const TokenShard* shard = nullptr;  ///< nullptr: the tokens are in the portion's `storage`
-  std::int64_t begin = 0;             ///< first token, of the shard or of `storage`
+  const TokenSource* shard = nullptr;  ///< nullptr: the tokens are in the portion's `storage`
+  std::int64_t begin = 0;              ///< first token, of the shard or of `storage`
   std::int64_t end = 0;
   bool skipped = false;  ///< it is damaged: nothing of it is read, its end neither
 };

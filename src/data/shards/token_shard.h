@@ -8,30 +8,25 @@
 
 #include "data/files/mapped_input.h"
 #include "data/shards/shard_format.h"
-#include "data/shards/token_span.h"
+#include "data/shards/token_source.h"
 #include "smp/data/token_shard.h"
 
 namespace smp::data {
 
 /// Maps a shard and compares a block's checksum when it is first read. Threads: any.
-class TokenShard {
+class TokenShard final : public TokenSource {
  public:
   /// Constant time. @throws UsageError  as decode_header()
   explicit TokenShard(const std::string& path);
 
-  const TokenShardInfo& info() const noexcept { return info_; }
-  const std::string& path() const noexcept { return file_.path(); }
+  const TokenShardInfo& info() const noexcept override { return info_; }
+  const std::string& path() const noexcept override { return file_.path(); }
 
-  /// Which of the shard's tokens a document has.
-  struct Range {
-    std::int64_t begin;
-    std::int64_t end;
-  };
   /// @throws UsageError  the table of documents is damaged there
-  Range document(std::int64_t number) const;
+  Range document(std::int64_t number) const override;
   /// Returns tokens begin to end - 1, in the mapped file.
   /// @throws UsageError  a block is damaged, or holds tokens beyond the vocabulary
-  TokenSpan tokens(std::int64_t begin, std::int64_t end) const;
+  TokenSpan tokens(std::int64_t begin, std::int64_t end) const override;
   /// Reads all of it. @throws UsageError  naming the first damaged bytes
   void check() const;
 

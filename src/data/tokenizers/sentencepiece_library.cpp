@@ -1,60 +1,29 @@
-// data/tokenizers/sentencepiece_library.cpp: finds the shared object, and keeps it open for good.
+// data/tokenizers/sentencepiece_library.cpp: calls of the shared object.
 #include "data/tokenizers/sentencepiece_library.h"
 
-#include <dlfcn.h>
-
 #include <cmath>
-#include <filesystem>
-#include <system_error>
 #include <unordered_set>
 
 #include "base/check.h"
 #include "base/files.h"
 #include "base/text/excerpt.h"
+#include "data/plugins/own_library.h"
 #include "smp/data/sentencepiece.h"
 
 namespace smp::data {
 namespace {
 
-constexpr const char* kLibrary = "libsmp_sentencepiece.so";
-// Where the library may lie: beside what this code is in, libsmp.so or a program; or, of a program,
-// one folder above (in a build), or in the library folder (installed).
-std::vector<std::string> library_paths() {
-  Dl_info own;
-  if (::dladdr(reinterpret_cast<const void*>(&library_paths), &own) == 0) return {kLibrary};
-  std::error_code ignored;
-  const auto folder = std::filesystem::canonical(own.dli_fname, ignored).parent_path();
-  std::vector<std::string> paths;
-  for (const char* below : {".", "..", "../lib"}) {
-    paths.push_back((folder / below / kLibrary).lexically_normal().string());
-  }
-  return paths;
-}
-
-/// The library, or why there is none.
+/// The library's calls, or why there are none.
 struct Loaded {
   const SmpSentencePieceCalls* calls = nullptr;
   std::string reason;
 };
 
 Loaded load() {
-  Loaded loaded;
-  for (const auto& path : library_paths()) {
-    if (!base::file_exists(path)) continue;
-    // Debian's SentencePiece shows a protobuf of its own. Without RTLD_DEEPBIND it would use the
-    // one that this process has already, which is another.
-    void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
-    void* const calls = library == nullptr ? nullptr : ::dlsym(library, "smp_sentencepiece_calls");
-    if (calls != nullptr) {
-      loaded.calls = reinterpret_cast<decltype(&smp_sentencepiece_calls)>(calls)();
-      return loaded;
-    }
-    loaded.reason = base::concat(path, " cannot be loaded: ", ::dlerror());
-    return loaded;
-  }
-  loaded.reason = base::concat("this build has no ", kLibrary,
-                               ": install libsentencepiece-dev (Debian) and build again");
-  return loaded;
+  const auto library = open_own_library("libsmp_sentencepiece.so", "smp_sentencepiece_calls",
+                                        "install libsentencepiece-dev (Debian) and build again");
+  if (library.function == nullptr) return {nullptr, library.reason};
+  return {reinterpret_cast<decltype(&smp_sentencepiece_calls)>(library.function)(), ""};
 }
 
 const Loaded& library() {
