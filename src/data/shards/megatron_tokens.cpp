@@ -104,11 +104,12 @@ MegatronTokens::Range MegatronTokens::document(std::int64_t number) const {
   const auto size = static_cast<std::int64_t>(tokens_.bytes().size());
   for (auto sequence = first; sequence < last; ++sequence) {
     const auto bytes = length(sequence) * info_.token_bytes;
-    SMP_REQUIRE(pointer(sequence) == end && end >= 0 && end % info_.token_bytes == 0 &&
-                    bytes >= 0 && bytes <= size - end,
+    const auto next = sequence + 1 < sequences_ ? pointer(sequence + 1) : size;
+    SMP_REQUIRE(end >= 0 && end % info_.token_bytes == 0 && bytes >= 0 && bytes <= size - end &&
+                    end + bytes == next,
                 index_.path(), ": sequence ", sequence, " of document ", number, " would be ",
-                bytes, " bytes from byte ", pointer(sequence), " on of ", size,
-                ", behind one that ends at ", end, ": it is damaged");
+                bytes, " bytes from byte ", end, " of ", size, " on, and what follows begins at ",
+                next, ": it is damaged");
     end += bytes;
   }
   Range range{begin / info_.token_bytes, end / info_.token_bytes};
