@@ -35,7 +35,22 @@ std::optional<bool> tensor_parallelism::wanted() noexcept {
   return scope == nullptr ? std::nullopt : std::optional(scope->enabled_);
 }
 
+/// A placed model has followed its marks, and would follow no other ones. (Those of one that is
+/// wrapped and not placed are compared when it is.)
+static void require_not_placed(const torch::nn::Module& module, bool enabled) {
+  const auto* const routed = dynamic_cast<const RoutedBase*>(&module);
+  if (routed == nullptr || routed->smp_tensor_parallel.value_or(false) == enabled) return;
+  SMP_REQUIRE(!routed->smp_place.placed(), "smp::set_tensor_parallelism: module '",
+              routed->smp_place.path.empty() ? "<root>" : routed->smp_place.path,
+              "' belongs to a model that is placed already; mark modules before the model is "
+              "wrapped in an smp::DistributedModel");
+}
+
 void set_tensor_parallelism(torch::nn::Module& module, bool enabled) {
+  require_not_placed(module, enabled);
+  for (const auto& below : module.modules(/*include_self=*/false)) {
+    require_not_placed(*below, enabled);
+  }
   bool any = mark(module, enabled);
   for (const auto& below : module.modules(/*include_self=*/false)) any |= mark(*below, enabled);
   SMP_REQUIRE(any || !enabled || module.parameters().empty(),

@@ -46,6 +46,7 @@ DistributedModelBase::DistributedModelBase(std::shared_ptr<torch::nn::Module> mo
   cast_model(*module, session.rank.config());
   state_ = std::make_unique<State>(session, std::move(module));
   state_->candidates = std::move(candidates);
+  state_->marks = ReadMarks(*state_->module);
   session.state.add_model(*this);
 }
 

@@ -15,6 +15,7 @@
 #include "api/model/describe_model.h"
 #include "api/model/model_pins.h"
 #include "api/model/model_placement.h"
+#include "api/step/wrapped_module.h"
 #include "api/rank/rank.h"
 #include "api/rank/session_parts.h"
 #include "api/state/session_state.h"
@@ -47,6 +48,7 @@ struct DistributedModelBase::State {
   std::string simulation;
   double optimizer_ratio = 2;
   std::vector<ReplacementCandidate> candidates;
+  ReadMarks marks;
   ModelDescription description;
   std::optional<ModelPlacement> placement;
   server::LeafGuards guards;

@@ -61,6 +61,7 @@ void DistributedModelBase::place(const SessionParts& session,
     descriptions.push_back(&model->state_->description);
   }
   rank.reporting().report_once([&] {
+    for (const auto* model : models) model->state_->marks.require_same(*model->state_->module);
     const ModuleTypes whole("keep_whole", rank.config().keep_whole);
     const ModuleTypes checkpointed("checkpoint_modules", rank.config().checkpoint_modules);
     std::vector<const torch::nn::Module*> all;

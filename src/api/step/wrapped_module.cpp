@@ -1,13 +1,22 @@
 // api/step/wrapped_module.cpp: replaced first, then checked.
 #include "api/step/wrapped_module.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "api/rank/rank.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "smp/detail/call.h"
 #include "tp/replacement/dropped_parameters.h"
 #include "tp/slices/slice_sharing.h"
 
 namespace smp {
+
+static bool is_marked(const torch::nn::Module& module) {
+  const auto* const routed = dynamic_cast<const RoutedBase*>(&module);
+  return routed != nullptr && routed->smp_tensor_parallel.value_or(false);
+}
 
 /// Where they are the whole, with one tensor-parallel rank, modules may share slices.
 static void refuse_shared_slices(const Rank& rank, const torch::nn::Module& model) {
@@ -49,6 +58,30 @@ std::vector<ReplacementCandidate> spread_marked_modules(const Rank& rank,
   refuse_shared_slices(rank, model);
   refuse_dropped_parameters(rank, model);
   return candidates;
+}
+
+ReadMarks::ReadMarks(torch::nn::Module& model) {
+  for (const auto& item : model.named_modules("", /*include_self=*/false)) {
+    if (is_marked(*item.value())) marked_.insert(item.key());
+  }
+  if (is_marked(model)) marked_.insert("");
+}
+
+void ReadMarks::require_same(torch::nn::Module& model) const {
+  const ReadMarks now(model);
+  std::vector<std::string> changed;
+  std::set_symmetric_difference(marked_.begin(), marked_.end(), now.marked_.begin(),
+                                now.marked_.end(), std::back_inserter(changed));
+  if (changed.empty()) return;
+  const auto& path = changed.front();
+  const bool added = now.marked_.count(path) != 0;
+  throw UsageError(base::concat(
+      "module '", path.empty() ? "<root>" : path, "' ",
+      added ? "was marked for tensor parallelism" : "lost its mark for tensor parallelism",
+      " after its model was wrapped in an smp::DistributedModel, which reads marks then: it would ",
+      added ? "stay whole" : "stay spread", ". Call smp::set_tensor_parallelism() before",
+      changed.size() > 1 ? base::concat(" (there are ", changed.size() - 1, " more like it)")
+                         : ""));
 }
 
 }  // namespace smp

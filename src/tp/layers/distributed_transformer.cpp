@@ -240,7 +240,12 @@ at::Tensor DistributedAttentionLayerImpl::scores_of(const at::Tensor& queries,
     const auto later = at::ones({length, keys.size(2)}, scores.options().dtype(at::kBool)).triu(1);
     scores = scores.masked_fill(later, -std::numeric_limits<double>::infinity());
   }
-  return mask.defined() ? scores + mask : scores;
+  if (!mask.defined()) return scores;
+  SMP_REQUIRE(mask.dim() < 3 || mask.size(-3) == 1, "DistributedAttentionLayer: a mask of shape ",
+              mask.sizes(), "; expected [B or 1, 1, 1, S]: it is one for all heads, of which each ",
+              "rank has a part (biases that differ from head to head, such as ALiBi's, need an "
+              "attention that is not spread)");
+  return scores + mask;
 }
 
 /// Returns the output of this rank's heads for all ranks' samples: [T·B, S, ceil(A/T)·D]. Padding

@@ -110,6 +110,20 @@ TEST(DistributedAttentionLayer, LearnsMasksThatAllSamplesShare) {
   }
 }
 
+/// Such as ALiBi's biases: a rank that has some of the heads would add those of all to them.
+TEST(DistributedAttentionLayer, RefusesMasksOfSingleHeads) {
+  d2d::SimulatedJob job(2);
+  on_group(job, 2, [](int) {
+    const auto options = options_of(0, "speed");
+    nn::DistributedAttentionLayer layer(options);
+    layer->to(at::kDouble);
+    const auto x = at::randn({kBatch, kQueries, kHidden}, at::kDouble);
+    const auto slopes = at::zeros({1, options.num_attention_heads, 1, kQueries}, at::kDouble);
+    EXPECT_THAT(refusal<UsageError>([&] { layer->forward(x, slopes, at::Tensor()); }),
+                HasSubstr("one for all heads"));
+  });
+}
+
 struct Heads {
   std::int64_t all, keys;
 };

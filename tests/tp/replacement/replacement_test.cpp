@@ -10,6 +10,7 @@
 namespace smp::tp {
 namespace replacement_test {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -179,6 +180,49 @@ TEST(Replacement, RefusesToMarkWhatCannotBe) {
   set_tensor_parallelism(without_weights);
   torch::nn::Sequential holder(nn::Linear(4, 4));
   set_tensor_parallelism(holder);
+}
+
+/// Marks that come too late, or go.
+TEST(Replacement, RefusesMarksAfterTheModelWasWrapped) {
+  for (const bool placed : {false, true}) {
+    for (const bool added : {true, false}) {
+      SCOPED_TRACE(testing::Message() << (placed ? "placed, " : "") << (added ? "added" : "gone"));
+      std::string said;
+      run_local(2,
+                [&] {
+                  RoutedText net;
+                  set_tensor_parallelism(net->embed, !added);
+                  DistributedModel model(net);
+                  if (placed) model.place();
+                  const auto text = refusal([&] {
+                    set_tensor_parallelism(net->embed, added);
+                    model.place();
+                  });
+                  if (tp_rank() == 0) said = text;
+                },
+                config_of(2), {1});
+      EXPECT_THAT(said,
+                  AllOf(HasSubstr("'embed'"), HasSubstr(placed ? "placed already" : "wrapped")));
+      if (!placed) {
+        EXPECT_THAT(said, HasSubstr(added ? "would stay whole" : "would stay spread"));
+      }
+    }
+  }
+}
+
+/// The same mark again changes nothing.
+TEST(Replacement, TakesAMarkThatIsThereAlready) {
+  run_local(2,
+            [&] {
+              RoutedText net;
+              set_tensor_parallelism(net);
+              DistributedModel model(net);
+              set_tensor_parallelism(net);
+              model.place();
+              set_tensor_parallelism(net);
+              EXPECT_EQ(net->embed->weight.sizes(), at::IntArrayRef({11, 4}));
+            },
+            config_of(2), {1});
 }
 
 TEST(Replacement, KnowsWhatCouldBeMarked) {
