@@ -52,6 +52,10 @@ PythonPeer::~PythonPeer() {
 double PythonPeer::ask(const std::string& line) {
   std::fprintf(to_, "%s\n", line.c_str());
   std::fflush(to_);
+  return answer();
+}
+
+double PythonPeer::answer() {
   double first = 0;
   SMP_REQUIRE(std::fscanf(from_, "%lf%*[^\n]", &first) >= 1, "Python has ended early");
   return first;

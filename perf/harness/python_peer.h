@@ -25,6 +25,8 @@ class PythonPeer {
   bool ready() const { return ready_; }
   /// Returns the first number of the answer. @throws UsageError  it has ended
   double ask(const std::string& line);
+  /// Returns the first number of another line that it answers.
+  double answer();
 
  private:
   pid_t child_ = -1;

@@ -85,16 +85,23 @@ PARTS = {
     "tp2": llama(SMP_TP, TORCH_TP, 4),
     "tp2_sp": llama(SMP_SP, TORCH_SP, 4),
     "pp2": llama(SMP, PIPELINING[1], 8),
+    "dp2": llama(SMP_REPLICAS, DDP, 8),
     "sleep.p4": Part(Setting("sleep", 4, 16), [SMP, *PIPELINING, *OTHERS], 5, 90),
 }
 CALL_ROUNDS, CALLS = (1, 20) if BRIEF else (5, 200)
 REPLICAS = ["gpt.r2"]
-LLAMA = {"tp2": "tp2_over_torch", "tp2_sp": "tp2_sp_over_torch", "pp2": "pp2_over_torch_1f1b"}  # rows by part
+LLAMA = {  # rows by part
+    "tp2": ["tp2_over_torch"],
+    "tp2_sp": ["tp2_sp_over_torch", "step.over_torch.tp2_sp"],
+    "pp2": ["pp2_over_torch_1f1b", "step.over_torch.pp2"],
+    "dp2": ["step.over_torch.dp2"],
+}
 LAYERS = "layers"  # our own beside what they are made of: perf/llama.cpp
+TEXT = "text"  # what is beside the steps: perf/text.cpp
 ALL_PARTS = {
     "peers": [*(part for part in PARTS if part not in [*REPLICAS, *LLAMA]), "call"],
     "dp": REPLICAS,
-    "llama": [*LLAMA, LAYERS],
+    "llama": [*LLAMA, LAYERS, TEXT],
 }
 BRIEF_PARTS = {"peers": ["gpt.p2", "t5.p2", "call"], "dp": REPLICAS, "llama": ["tp2_sp", LAYERS]}
 
@@ -120,7 +127,9 @@ class Comparison:
             if name == "call":
                 return self.run_calls()
             if name == LAYERS:
-                return self.run_layers()
+                return self.run_own([*self.mpirun, "-n", "2", str(self.programs / "perf"), "llama"])
+            if name == TEXT:
+                return self.run_own([str(self.programs / "perf"), "text"])
             part = PARTS[name]
             measured = Contest(part.setting, part.entries, self.start, part.seconds).run(part.rounds)
             self.add_failures(name, measured)
@@ -193,7 +202,8 @@ class Comparison:
                 self.rows.add(f"{part}.{name}.loss_difference", measured.differences[name], "1")
         _, ours, theirs = (measured.milliseconds[entry.name] for entry in PARTS[part].entries)
         ratios = [other / own for other, own in zip(theirs, ours)]
-        self.rows.add_samples(LLAMA[part], ratios, "1", "tokens per second of ours over torch's, within a round")
+        for metric in LLAMA[part]:
+            self.rows.add_samples(metric, ratios, "1", "tokens per second of ours over torch's, within a round")
 
     def add_sleep(self, part: str, setting: Setting, measured: Measured) -> None:
         cell = setting.forward_ms + setting.backward_ms
@@ -204,15 +214,15 @@ class Comparison:
             self.rows.add_samples(f"{part}.{name}.step_over_ideal", ratios, "1", note)
             self.add_over_ours(part, name, measured)
 
-    # ---- our layers ----
+    # ---- our layers, and text ----
 
-    def run_layers(self) -> None:
+    def run_own(self, command: list[str]) -> None:
         with TemporaryDirectory() as folder:
-            command = [*self.mpirun, "-n", "2", str(self.programs / "perf"), "llama"]
-            environment = os.environ | {"SMP_PERF_RESULTS": folder, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-            subprocess.run(command, env=environment, timeout=240, check=True)
+            environment = os.environ | {"SMP_PERF_RESULTS": folder, "SMP_PEERS_PYTHON": sys.executable}
+            environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+            subprocess.run(command, env=environment, cwd=ROOT, timeout=300, check=True)
             if not BRIEF:
-                self.rows.rows += json.loads((Path(folder) / "llama.json").read_text())["rows"]
+                self.rows.rows += json.loads((Path(folder) / f"{command[-1]}.json").read_text())["rows"]
 
     # ---- one call ----
 
