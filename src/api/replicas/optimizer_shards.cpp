@@ -9,6 +9,7 @@
 #include "api/state/session_state.h"
 #include "dp/owner_values.h"
 #include "dp/shard_plan.h"
+#include "server/values/tensor_memory.h"
 #include "smp/distributed_model.h"
 #include "tp/slices/sliced_parameters.h"
 
@@ -40,6 +41,15 @@ std::vector<int> deal_out(const std::vector<at::Tensor>& parameters,
   return owners;
 }
 
+/// True if `parameter` lies in the memory of one of `dealt`, at least in part.
+bool lies_in(const OptimizerShards::ByMemory& dealt, const at::Tensor& parameter) {
+  const auto* const memory = server::memory_of(parameter);
+  const auto found = dealt.find(memory);
+  return memory != nullptr && found != dealt.end() &&
+         std::any_of(found->second.begin(), found->second.end(),
+                     [&](const auto& other) { return server::overlap(other, parameter); });
+}
+
 /// Of all models.
 std::vector<tp::SlicedParameters> slices_of(const Rank& rank, const SessionState& state) {
   std::vector<tp::SlicedParameters> slices;
@@ -68,17 +78,41 @@ void OptimizerShards::note_shares(ModelDescription& model) const {
 }
 
 void OptimizerShards::deal(const std::vector<at::Tensor>& parameters) {
-  std::vector<at::Tensor> slices, whole;
+  std::vector<at::Tensor> slices, whole, within;
   const auto models = slices_of(rank_, state_);
+  auto dealt = dealt_by_memory();
   for (const auto& parameter : parameters) {
     if (find(parameter) != nullptr) continue;
     const bool sliced = std::any_of(models.begin(), models.end(), [&](const auto& of_model) {
       return of_model.contain(parameter);
     });
-    (sliced ? slices : whole).push_back(parameter);
+    (lies_in(dealt, parameter) ? within : sliced ? slices : whole).push_back(parameter);
+    dealt[server::memory_of(parameter)].push_back(parameter);
   }
   deal_slices(slices);
   deal_whole(whole);
+  for (const auto& parameter : within) follow(dealt, parameter);
+}
+
+void OptimizerShards::follow(const ByMemory& dealt, const at::Tensor& parameter) {
+  const Share* first = nullptr;  // not that which comes first in the map: replicas decide alike
+  for (const auto& other : dealt.at(server::memory_of(parameter))) {
+    const auto* share = server::overlap(other, parameter) ? find(other) : nullptr;
+    if (share != nullptr && (first == nullptr || share->owner < first->owner)) first = share;
+  }
+  const Share found = *first;
+  add(parameter, found.owner, found.here, found.slice);
+}
+
+OptimizerShards::ByMemory OptimizerShards::dealt_by_memory() const {
+  ByMemory by_memory;
+  for (const auto& [impl, share] : shares_) {
+    if (auto locked = share.parameter.lock()) {
+      const at::Tensor parameter(std::move(locked));
+      by_memory[server::memory_of(parameter)].push_back(parameter);
+    }
+  }
+  return by_memory;
 }
 
 void OptimizerShards::deal_slices(const std::vector<at::Tensor>& slices) {
@@ -106,10 +140,14 @@ void OptimizerShards::deal_whole(const std::vector<at::Tensor>& parameters) {
 void OptimizerShards::add(const std::vector<at::Tensor>& parameters, const std::vector<int>& owners,
                           const d2d::Communicator& replicas, bool slices) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    shares_.insert_or_assign(parameters[i].unsafeGetTensorImpl(),
-                             Share{decltype(Share::parameter)(parameters[i].getIntrusivePtr()),
-                                   owners[i], owners[i] == replicas.rank(), slices});
+    add(parameters[i], owners[i], owners[i] == replicas.rank(), slices);
   }
+}
+
+void OptimizerShards::add(const at::Tensor& parameter, int owner, bool here, bool slice) {
+  shares_.insert_or_assign(
+      parameter.unsafeGetTensorImpl(),
+      Share{decltype(Share::parameter)(parameter.getIntrusivePtr()), owner, here, slice});
 }
 
 const OptimizerShards::Share* OptimizerShards::find(const at::Tensor& parameter) const {

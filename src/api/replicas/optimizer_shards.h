@@ -21,6 +21,9 @@ struct ModelDescription;
 /// decide alike, without a message. Threads: the rank's.
 class OptimizerShards {
  public:
+  /// Parameters by the memory that they lie in.
+  using ByMemory = std::unordered_map<const void*, std::vector<at::Tensor>>;
+
   /// Refers to its arguments.
   OptimizerShards(const Rank& rank, const SessionState& state) : rank_(rank), state_(state) {}
 
@@ -31,7 +34,9 @@ class OptimizerShards {
   void note_shares(ModelDescription& model) const;
   /// Gives an owner to each of `parameters`, which this rank holds, that has none: parameters of
   /// distributed modules among the replicas of the slice, others among all replicas. Frozen ones do
-  /// not count as load. All replicas of the stage pass the same ones in the same order.
+  /// not count as load. One that lies in the memory of another (`set_data()`) goes where that one
+  /// goes, as a step of each writes there. All replicas of the stage pass the same ones in the same
+  /// order.
   void deal(const std::vector<at::Tensor>& parameters);
 
   /// Returns the owner's position among the replicas of the parameter, or of the slice; -1: none.
@@ -59,6 +64,9 @@ class OptimizerShards {
   void deal_whole(const std::vector<at::Tensor>& parameters);
   void add(const std::vector<at::Tensor>& parameters, const std::vector<int>& owners,
            const d2d::Communicator& replicas, bool slices);
+  void add(const at::Tensor& parameter, int owner, bool here, bool slice);
+  void follow(const ByMemory& dealt, const at::Tensor& parameter);
+  ByMemory dealt_by_memory() const;
 
   const Rank& rank_;
   const SessionState& state_;

@@ -208,6 +208,48 @@ TEST(OptimizerShards, TakeGradientsOfSeveralStepsAndSparseOnes) {
 }
 
 /// Sums of means of several steps are associated otherwise.
+/// Two parameters in one memory (set_data()), each with a gradient of its own.
+struct OneMemoryImpl : torch::nn::Module {
+  OneMemoryImpl()
+      : table(register_module("table", nn::Linear(torch::nn::LinearOptions(6, 6).bias(false)))),
+        head(register_module("head", nn::Linear(torch::nn::LinearOptions(6, 6).bias(false)))),
+        between(register_module("between", nn::Linear(6, 6))) {
+    head->weight.set_data(table->weight.data());
+  }
+  at::Tensor forward(const at::Tensor& x) { return head(torch::tanh(between(table(x)))); }
+  nn::Linear table, head, between;
+};
+SMP_MODULE(OneMemory);
+
+std::map<int, at::Tensor> weights_in_one_memory(int replicas, bool shard) {
+  std::map<int, at::Tensor> weights;
+  run_local(replicas,
+            [&] {
+              torch::manual_seed(4);
+              OneMemory net;
+              DistributedModel model(net);
+              DistributedOptimizer optimizer(model, sgd(model.parameters()));
+              auto body = step([&](const at::Tensor& x) { model.backward(loss_of(model(x))); });
+              for (int s = 0; s < kSteps; ++s) {
+                optimizer.zero_grad();
+                body(at::sin(at::arange(24, at::kFloat) + s + 7 * dp_rank()).view({4, 6}));
+                optimizer.step();
+              }
+              weights[rank()] = at::cat({net->table->weight.detach(), net->head->weight.detach()});
+            },
+            config_of(1, shard), {3});
+  return weights;
+}
+
+TEST(OptimizerShards, OfParametersInOneMemoryAreOnOneReplica) {
+  for (const int replicas : {2, 3}) {
+    const auto plain = weights_in_one_memory(replicas, false);
+    for (const auto& [rank, weights] : weights_in_one_memory(replicas, true)) {
+      EXPECT_EQ(bytes_of(weights), bytes_of(plain.at(rank))) << rank << " of " << replicas;
+    }
+  }
+}
+
 TEST(OptimizerShards, CountGradientsThatNobodyZeroedForAllReplicas) {
   const Mix run{.replicas = 3, .clip = 100, .zero = false};
   const auto plain = train_everywhere(run, false, sgd);
