@@ -70,6 +70,7 @@ class Generator {
     program_.body.row_lists = draw("lists of rows", .3);
     program_.delayed = draw("delayed initialisation", .25);
     program_.loads = draw("loads before the first step", .25);
+    penalties();
     return std::move(program_);
   }
 
@@ -147,6 +148,16 @@ class Generator {
       if (!one.routed && addition.which == kByOwnBackward) addition.which = kByHook;
       const int place = dice_.below(static_cast<int>(one.code.size()) + 1);
       one.code.insert(one.code.begin() + place, std::move(addition));
+    }
+  }
+
+  /// What modules add to gradients themselves, they add once for each part of a pass over a call
+  /// and over gradients of it (docs/what_is_equal.md).
+  void penalties() {
+    const bool some = draw("gradient penalty", .2);
+    const int depth = draw("gradient of a gradient", .4) ? 2 : 1;
+    if (some && features(program_).count(name_of(Op::kAddGradient)) == 0) {
+      program_.body.penalties = depth;
     }
   }
 

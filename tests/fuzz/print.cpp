@@ -258,6 +258,8 @@ class Printer {
          << (body.calls_part ? ", calls root's first child too" : "")
          << (body.returns_buffer ? ", returns root's buffer" : "")
          << (body.argument_gradients ? ", of an argument that needs a gradient" : "")
+         << (body.penalties > 0 ? ", penalties of its gradient" : "")
+         << (body.penalties > 1 ? " and that one's" : "")
          << (body.row_lists ? ", changes its rows by lists" : "");
     if (body.loss_rank >= 0) out_ << ", losses by a module on rank " << body.loss_rank;
     out_ << "\n";
@@ -319,6 +321,8 @@ std::set<std::string> features(const Program& program) {
   note(body.loss_rank >= 0, "loss of a module");
   note(body.argument_gradients, "argument gradients");
   note(body.row_lists, "lists of rows");
+  note(body.penalties > 0, "gradient penalty");
+  note(body.penalties > 1, "gradient of a gradient");
   return result;
 }
 

@@ -101,8 +101,10 @@ struct Body {
   bool returns_buffer = false;      ///< the root's buffer is an output of the step
   bool backward_of_other = false;   ///< the other model's backward() is called
   bool argument_gradients = false;  ///< the step's first argument is a leaf that needs a gradient
-  bool row_lists = false;           ///< the step gets lists with an entry a row (fuzz/row_lists.h)
-  int loss_rank = -1;  ///< where a module lives that computes the losses; -1: the body does
+  int penalties = 0;       ///< the first loss has those of so many derivatives by the input, of one
+                           ///< another
+  bool row_lists = false;  ///< the step gets lists with an entry a row (fuzz/row_lists.h)
+  int loss_rank = -1;      ///< where a module lives that computes the losses; -1: the body does
 };
 
 struct Program {

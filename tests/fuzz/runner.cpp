@@ -2,6 +2,7 @@
 #include "fuzz/runner.h"
 
 #include <c10/core/DefaultDtype.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/torch.h>
 
 #include <functional>
@@ -68,12 +69,16 @@ using LossOf = std::function<Tensor(const Values& outputs, int number)>;
 using Backward = std::function<void(const std::vector<Tensor>& losses,
                                     const std::vector<Tensor>& gradients, bool retain_graph)>;
 
+/// The gradient of a number, which may be differentiated again; undefined if it does not depend.
+using Differentiate = std::function<Tensor(const Tensor& of, const Tensor& by)>;
+
 /// What the body does, for both.
 struct Machine {
   Call call;
   Part part;
   LossOf loss;
   Backward backward;
+  Differentiate differentiate;
 };
 
 Tensor loss_of(const Values& outputs, int number) {
@@ -147,14 +152,30 @@ void run_backward(const Body& body, const Machine& machine, const Values& output
   }
 }
 
+/// Returns the loss and penalties of its derivatives by `shift`, which was added to the input.
+Tensor penalised(const Body& body, const Machine& machine, Tensor loss, const Tensor& shift) {
+  auto of = loss;
+  for (int i = 0; i < body.penalties && of.requires_grad(); ++i) {
+    const auto gradient = machine.differentiate(of, shift);
+    if (!gradient.defined() || !gradient.requires_grad()) break;
+    of = gradient.square().sum();
+    loss = loss + of * 0.01;
+  }
+  return loss;
+}
+
 /// Returns the sum of all losses.
 Tensor run_body(const Program& program, int step, const Machine& machine, const Batch& given) {
   const auto& body = program.body;
   const bool training = step >= 0;
-  const Batch batch{with_lists(given.x, given.lists), given.tokens, {}};
+  Batch batch{with_lists(given.x, given.lists), given.tokens, {}};
+  const bool penalises = training && body.penalties > 0;
+  const auto shift = torch::zeros_like(batch.x.detach()).requires_grad_(penalises);
+  if (penalises) batch.x = batch.x + shift;
   const auto outputs = call_models(program, step, machine, batch);
   std::vector<Tensor> losses;
   for (int i = 0; i < body.backwards; ++i) losses.push_back(machine.loss(outputs, i));
+  if (penalises) losses[0] = penalised(body, machine, losses[0], shift);
   // A promise has no value yet, and shall not need one before its backward.
   if (training && losses[0].requires_grad()) run_backward(body, machine, outputs, losses);
   auto total = losses[0].detach();
@@ -249,6 +270,9 @@ class Reference {
               std::vector<Tensor> scaled;
               for (const auto& loss : losses) scaled.push_back(loss * weight_);
               torch::autograd::backward(scaled, gradients, retain_graph);
+            },
+            [](const Tensor& of, const Tensor& by) {
+              return torch::autograd::grad({of}, {by}, {}, true, true, /*allow_unused=*/true)[0];
             }};
   }
 
@@ -396,6 +420,9 @@ class Rank {
               } else {
                 model.backward(losses, gradients, retain_graph);
               }
+            },
+            [](const Tensor& of, const Tensor& by) {
+              return smp::grad({of}, {by}, {}, true, true, /*allow_unused=*/true)[0];
             }};
   }
 

@@ -120,6 +120,8 @@ void change_settings(std::vector<Change>& changes) {
   changes.push_back(of_body(&Body::argument_gradients, false));
   changes.push_back(of_body(&Body::loss_rank, -1));
   changes.push_back(of_body(&Body::row_lists, false));
+  changes.push_back(of_body(&Body::penalties, 1));
+  changes.push_back(of_body(&Body::penalties, 0));
   changes.push_back(fewer(&Program::steps, 1));
   changes.push_back(fewer(&Program::ranks, 1));
   changes.push_back(fewer(&Program::microbatches, 1));
