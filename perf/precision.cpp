@@ -203,13 +203,17 @@ void measure_training(Report& report) {
 void run(int argc, char** argv) {
   CLI::App app("Parameters of 16 bits: an optimizer's step, and where training ends",
                "smp perf precision");
+  std::string only;
+  app.add_option("--only", only, "one part; the rows of the other stay")
+      ->check(CLI::IsMember({"optimizer", "training"}));
   if (!parse_options(app, argc, argv)) return;
   at::set_num_threads(1);
-  Report report("precision");
+  Report report("precision", only.empty() ? Report::Earlier::kDropped : Report::Earlier::kKept);
   for (const auto& way : kWays) {
-    if (way.name != std::string("amp")) measure_steps(report, way);  // steps as fp32
+    if (only == "training" || way.name == std::string("amp")) continue;  // which steps as fp32
+    measure_steps(report, way);
   }
-  measure_training(report);
+  if (only != "optimizer") measure_training(report);
   report.finish();
 }
 
