@@ -173,10 +173,11 @@ std::vector<ConfigKey> plan_keys() {
               "stage_memory, with fewer microbatches in flight if that is better "
               "(docs/memory.md)"),
       SMP_KEY(offload_activations, any_boolean(),
-              "accepted on CPUs, where it has no effect; refused on other devices, where what "
-              "checkpointed modules keep cannot leave them yet (docs/memory.md)"),
+              "what checkpointed modules keep leaves the device for the host until the backward; "
+              "on CPUs without effect (docs/memory.md)"),
       SMP_KEY(activation_loading_horizon, between(0, 1'000'000),
-              "accepted, without effect: goes with offload_activations"),
+              "with offload_activations: so many checkpointed calls before its backward a call's "
+              "tensors are on their way back; 0: they come when they are needed"),
       SMP_KEY(plan_file, any_text("a path"),
               "a plan to use instead of making one, as in the plan.json of a run",
               {.alias = "partition_file"}),

@@ -3,13 +3,18 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
+#include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "api/rank/rank.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/memory/machine_memory.h"
 #include "module/grouped_calls.h"
+#include "server/recompute/offload.h"
 #include "server/recompute/recomputed_calls.h"
 #include "smp/recompute/activation_checkpointing.h"
 
@@ -57,11 +62,15 @@ void checkpoint_planned(const ModelDescription& model, const PartitionPlan& plan
   }
 }
 
-std::vector<int> recomputed_modules(const ModelDescription& model) {
+namespace {
+
+/// Returns the modules whose calls are computed again, of those that `counts` takes.
+std::vector<int> marked_modules(const ModelDescription& model,
+                                bool (*counts)(const RoutedBase&) noexcept) {
   std::vector<bool> marked(model.routed.size(), false);
   for (std::size_t i = 0; i < model.routed.size(); ++i) {
     const auto* const routed = model.routed[i];
-    if (routed == nullptr || !server::recomputes(*routed)) continue;
+    if (routed == nullptr || !counts(*routed)) continue;
     const auto* const groups = dynamic_cast<const module::GroupedCalls*>(routed->smp_wrapper.get());
     // Groups of some modules count as each of them alone, which keeps a little more.
     marked[i] = marked[i] || groups == nullptr || groups->size() == 0;
@@ -73,6 +82,16 @@ std::vector<int> recomputed_modules(const ModelDescription& model) {
     if (marked[i]) modules.push_back(static_cast<int>(i));
   }
   return modules;
+}
+
+}  // namespace
+
+std::vector<int> recomputed_modules(const ModelDescription& model) {
+  return marked_modules(model, &server::recomputes);
+}
+
+std::vector<int> modules_keeping_products(const ModelDescription& model) {
+  return marked_modules(model, &server::keeps_products);
 }
 
 std::vector<int> recomputable_modules(const ModelDescription& model,
@@ -92,12 +111,35 @@ std::vector<int> recomputable_modules(const ModelDescription& model,
   return modules;
 }
 
-void warn_of_offload(const Rank& rank) {
-  if (!rank.config().offload_activations) return;
-  SMP_REQUIRE_AS(UnsupportedError, rank.config().device == "cpu", "rank ", rank.topology().rank(),
-                 ": offload_activations of tensors on ", rank.config().device,
-                 " has not been built yet; leave it out, and take checkpoint_modules or "
-                 "activation_checkpointing = auto");
+namespace {
+
+/// Host memory that offloading may take, and the least that is worth a trip.
+constexpr std::int64_t kShareOfMachine = 2;
+constexpr std::int64_t kLeastBytes = std::int64_t{16} << 10;
+
+void offload_from(c10::Device device, const Rank& rank) {
+  const int horizon = rank.config().activation_loading_horizon;
+  const auto current = server::Offload::current();
+  // Ranks of one process have one.
+  if (current != nullptr && current->device() == device && current->options().horizon == horizon)
+    return;
+  const auto machine = base::machine_memory();
+  const auto ranks = std::max(1, rank.topology().local_size());
+  server::Offload::Options options;
+  options.horizon = horizon;
+  options.pool_bytes =
+      machine > 0 ? machine / kShareOfMachine / ranks : std::numeric_limits<std::int64_t>::max();
+  options.least_bytes = kLeastBytes;
+  server::Offload::set_current(
+      std::make_shared<server::Offload>(options, server::make_copy_streams(device)));
+}
+
+}  // namespace
+
+void set_up_offload(const Rank& rank) {
+  if (!rank.config().offload_activations) return server::Offload::set_current(nullptr);
+  const auto device = rank.parts().device;
+  if (!device.is_cpu()) return offload_from(device, rank);
   static bool said = false;
   if (rank.topology().rank() != 0 || std::exchange(said, true)) return;
   base::log(base::LogLevel::kWarning,

@@ -26,14 +26,17 @@ void checkpoint_planned(const ModelDescription& model, const PartitionPlan& plan
 
 /// Returns the modules that are marked, ascending.
 std::vector<int> recomputed_modules(const ModelDescription& model);
+/// Returns those of them whose calls keep the results of products, ascending.
+std::vector<int> modules_keeping_products(const ModelDescription& model);
 
 /// Returns the modules that may be marked: their calls can be repeated, and neither they nor those
 /// below them keep state, ascending.
 std::vector<int> recomputable_modules(const ModelDescription& model,
                                       const std::vector<simulate::StateChange>& state);
 
-/// Says once, on rank 0, that offloading has no effect on CPUs.
+/// Has what calls keep that are computed again leave the device meanwhile, if the settings say so.
+/// On CPUs that has no effect, which is said once, on rank 0.
 /// @throws UnsupportedError  the rank computes on another device
-void warn_of_offload(const Rank& rank);
+void set_up_offload(const Rank& rank);
 
 }  // namespace smp

@@ -70,7 +70,7 @@ void DistributedModelBase::place(const SessionParts& session,
     keep_whole(descriptions, whole);
     checkpoint_modules(descriptions, checkpointed);
     if (rank.config().checkpoint_attentions) checkpoint_attentions(descriptions);
-    warn_of_offload(rank);
+    set_up_offload(rank);
   });
   auto plans = [&] {
     const UntouchedSettings untouched(models);

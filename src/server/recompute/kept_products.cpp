@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "module/products.h"
 #include "server/values/clone_on_write.h"
 
 namespace smp::server {
@@ -76,10 +77,7 @@ TORCH_LIBRARY_IMPL(_, CustomRNGKeyId, library) {
 }
 
 TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) {
-  for (const char* name :
-       {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution",
-        "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"}) {
+  for (const char* name : smp::module::kProducts) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&smp::server::run_product>());
   }
 }

@@ -143,6 +143,15 @@ bool recomputes(const RoutedBase& module) noexcept {
          dynamic_cast<const RecomputedGroups*>(wrapper) != nullptr;
 }
 
+bool keeps_products(const RoutedBase& module) noexcept {
+  const auto* const wrapper = module.smp_wrapper.get();
+  const auto keep = [](const auto* marked) {
+    return marked != nullptr && marked->options().keep == KeepPolicy::kProducts;
+  };
+  return keep(dynamic_cast<const RecomputedCalls*>(wrapper)) ||
+         keep(dynamic_cast<const RecomputedGroups*>(wrapper));
+}
+
 void recompute_calls_of(RoutedBase& module) {
   module.smp_wrapper = std::make_shared<RecomputedCalls>(CheckpointOptions());
 }

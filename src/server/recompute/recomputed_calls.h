@@ -16,6 +16,7 @@ class RecomputedCalls final : public CallWrapper {
   explicit RecomputedCalls(const CheckpointOptions& options) : options_(options) {}
   bool applies(const RoutedBase& module) const override;
   Packet run(RoutedBase& module, const CallEntry& entry, Packet& arguments, Thunk plain) override;
+  const CheckpointOptions& options() const noexcept { return options_; }
 
  private:
   const CheckpointOptions options_;
@@ -30,6 +31,7 @@ class RecomputedGroups final : public module::GroupedCalls {
       : size_(size), options_(options) {}
   std::size_t size() const noexcept override { return size_; }
   bool groups() const override;
+  const CheckpointOptions& options() const noexcept { return options_; }
   Packet run_group(RoutedBase& module, std::size_t first, std::size_t last, Packet& arguments,
                    Thunk plain) override;
 
@@ -38,6 +40,8 @@ class RecomputedGroups final : public module::GroupedCalls {
   const CheckpointOptions options_;
 };
 
+/// True if recomputes(), and such calls keep the results of products.
+bool keeps_products(const RoutedBase& module) noexcept;
 /// True if calls of `module`, or groups of the calls that it makes, are regions.
 bool recomputes(const RoutedBase& module) noexcept;
 /// Makes regions of the calls of `module`, and of none below it by themselves.

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "module/node_pointer.h"
+#include "server/running/execution_scope.h"
 #include "server/values/clone_on_write.h"
 
 namespace smp::server {
@@ -106,6 +107,47 @@ Region::Given::Given(const std::vector<at::Tensor>& tensors) {
   }
 }
 
+void Region::Given::leave(const std::shared_ptr<Offload>& offload, const Offload::Place& place) {
+  const at::NoGradGuard no_grad;
+  constexpr auto kStays = static_cast<std::size_t>(-1);
+  std::vector<at::Tensor> bytes;
+  std::vector<std::size_t> memory_of(all_.size(), kStays);
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    const auto& value = all_[i].value;
+    if (shareable_memory(value) == nullptr || value.device() != offload->device()) continue;
+    const auto size = static_cast<std::int64_t>(value.storage().nbytes());
+    if (all_[i].base == i && size > 0 && size >= offload->options().least_bytes) {
+      memory_of[i] = bytes.size();
+      bytes.push_back(at::empty({0}, value.options().requires_grad(false).dtype(at::kByte))
+                          .set_(value.storage(), 0, {size}, {1}));
+    }
+    memory_of[i] = memory_of[all_[i].base];
+  }
+  if (bytes.empty()) return;
+  away_ = Offload::Parcel::send(offload, place, bytes);
+  if (away_ == nullptr) return;
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    if (memory_of[i] == kStays) continue;
+    auto& value = all_[i].value;
+    outlines_.push_back({i, memory_of[i], value.options().requires_grad(false), value.sizes().vec(),
+                         value.strides().vec(), value.storage_offset()});
+    value.reset();
+  }
+}
+
+void Region::Given::come_back() {
+  if (away_ == nullptr) return;
+  const at::NoGradGuard no_grad;
+  const auto memory = away_->take();
+  for (const auto& outline : outlines_) {
+    all_[outline.index].value =
+        at::empty({0}, outline.options)
+            .set_(memory[outline.memory].storage(), outline.offset, outline.sizes, outline.strides);
+  }
+  outlines_.clear();
+  away_.reset();
+}
+
 std::vector<at::Tensor> Region::Given::again() const {
   std::vector<at::Tensor> copies;
   {
@@ -149,6 +191,16 @@ void Region::record(const std::function<void()>& first) {
                  written,
                  "', which the second run would write again; do not checkpoint this module, or "
                  "have its caller write the tensor");
+  offload();
+}
+
+void Region::offload() {
+  const auto offload = Offload::current();
+  if (offload == nullptr) return;
+  const auto* const scope = ExecutionScope::current();
+  const int rank = scope == nullptr ? 0 : scope->services().rank.value();
+  inputs_.leave(offload,
+                offload->next_place(rank, scope == nullptr ? 0 : scope->identity().microbatch));
 }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> Region::next() {
@@ -224,6 +276,7 @@ void Region::run_again() {
     if (places_[i].wanted) last_wanted_ = i;
   }
   next_place_ = next_result_ = 0;
+  inputs_.come_back();
   auto inputs = inputs_.again();
   replays_ = true;
   struct Over {

@@ -16,6 +16,7 @@
 #include "module/kept_results.h"
 #include "server/modules/weight_watch.h"
 #include "server/recompute/kept_products.h"
+#include "server/recompute/offload.h"
 #include "server/running/saved_tensors.h"
 
 namespace smp::server {
@@ -68,9 +69,16 @@ class Region final : public std::enable_shared_from_this<Region>,
   class Given {
    public:
     explicit Given(const std::vector<at::Tensor>& tensors);
-    /// Returns new copies, which need gradients where the first ones did.
+    /// Returns new copies, which need gradients where the first ones did. Not while they are away.
     [[nodiscard]] std::vector<at::Tensor> again() const;
-    void clear() noexcept { all_.clear(); }
+    /// Sends what is on the device of `offload` to the host, if there is room.
+    void leave(const std::shared_ptr<Offload>& offload, const Offload::Place& place);
+    /// Undoes leave().
+    void come_back();
+    void clear() noexcept {
+      all_.clear();
+      away_.reset();
+    }
 
    private:
     struct One {
@@ -78,7 +86,17 @@ class Region final : public std::enable_shared_from_this<Region>,
       std::size_t base;  // the first tensor with the same memory
       bool requires_grad;
     };
+    /// A tensor in memory that is away.
+    struct Outline {
+      std::size_t index;   // of the tensor
+      std::size_t memory;  // of which it is a part: which one of the parcel's
+      at::TensorOptions options;
+      std::vector<std::int64_t> sizes, strides;
+      std::int64_t offset;
+    };
     std::vector<One> all_;
+    std::vector<Outline> outlines_;
+    std::unique_ptr<Offload::Parcel> away_;
   };
   struct Result {
     std::string bytes;
@@ -90,6 +108,7 @@ class Region final : public std::enable_shared_from_this<Region>,
   void refill(const at::Tensor& tensor);
   at::Tensor value_of(std::size_t index);
   void forget(std::size_t index) noexcept;
+  void offload();
   void run_again();
   void run(bool again, c10::function_ref<void()> code);
   void require_unchanged() const;

@@ -1,0 +1,145 @@
+// device/offload_test.cpp: what checkpointed modules keep leaves the device, and training has the
+// same bits.
+#include "server/recompute/offload.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "smp/distributed_model.h"
+#include "smp/module.h"
+#include "smp/nn/linear.h"
+#include "smp/session.h"
+#include "smp/step.h"
+#include "support/fake_device.h"
+
+namespace smp {
+namespace device_offload_test {
+
+using at::Tensor;
+
+constexpr std::int64_t kWidth = 64, kRows = 512;  // 64 KiB a tensor and microbatch
+constexpr int kBlocks = 6, kMicrobatches = 2;
+
+struct BlockImpl : torch::nn::Module {
+  nn::Linear wide = register_module("wide", nn::Linear(kWidth, 4 * kWidth));
+  nn::Linear narrow = register_module("narrow", nn::Linear(4 * kWidth, kWidth));
+  Tensor forward(const Tensor& x) { return x + narrow(torch::silu(wide(x))); }
+};
+SMP_MODULE(Block);
+
+struct NetImpl : torch::nn::Module {
+  std::vector<Block> blocks;
+  NetImpl() {
+    for (int i = 0; i < kBlocks; ++i) {
+      blocks.push_back(register_module("block" + std::to_string(i), Block()));
+    }
+  }
+  Tensor forward(Tensor x) {
+    for (auto& block : blocks) x = block(x);
+    return x.square().mean();
+  }
+};
+SMP_MODULE(Net);
+
+struct Outcome {
+  std::vector<Tensor> gradients;  // of all ranks
+  server::Offload::Counters counters;
+};
+
+Outcome train(int ranks, const std::string& schedule, int horizon) {
+  static_cast<void>(support::fake_device());
+  Config config;
+  config.device = "fake";
+  config.pipeline = schedule;
+  config.microbatches = kMicrobatches;
+  config.checkpoint_modules = "Block";
+  config.offload_activations = horizon >= 0;
+  config.activation_loading_horizon = std::max(0, horizon);
+  Outcome outcome;
+  outcome.gradients.resize(kBlocks * 4);
+  run_local(ranks,
+            [&] {
+              torch::manual_seed(1);
+              Net net;
+              net->to(device());
+              DistributedModel model(net);
+              auto run = step([&](const Tensor& x) {
+                const auto loss = model(x);
+                model.backward(loss);
+                return loss;
+              });
+              run(torch::randn({kMicrobatches * kRows, kWidth}).to(device()));
+              const auto all = net->parameters();
+              for (std::size_t i = 0; i < all.size(); ++i) {
+                if (all[i].grad().defined()) outcome.gradients[i] = all[i].grad().to(at::kCPU);
+              }
+            },
+            config, {1});
+  if (const auto offload = server::Offload::current()) outcome.counters = offload->counters();
+  server::Offload::set_current(nullptr);
+  return outcome;
+}
+
+TEST(OffloadOnDevice, TrainsWithTheSameBits) {
+  for (const int ranks : {1, 2}) {
+    for (const auto* schedule : {"interleaved", "simple"}) {
+      SCOPED_TRACE(testing::Message() << schedule << ", " << ranks << " ranks");
+      const auto held = train(ranks, schedule, -1);
+      EXPECT_EQ(held.counters.sent, 0);
+      for (const int horizon : {0, 3}) {
+        const auto away = train(ranks, schedule, horizon);
+        EXPECT_EQ(away.counters.sent, kBlocks * kMicrobatches);
+        EXPECT_EQ(away.counters.stayed, 0);
+        EXPECT_EQ(away.counters.ahead + away.counters.late, away.counters.sent);
+        if (horizon == 0) {
+          EXPECT_EQ(away.counters.ahead, 0);
+        } else {
+          EXPECT_GE(away.counters.ahead, away.counters.sent / 2);
+        }
+        for (std::size_t i = 0; i < held.gradients.size(); ++i) {
+          ASSERT_TRUE(held.gradients[i].defined()) << i;
+          EXPECT_TRUE(away.gradients[i].equal(held.gradients[i])) << i;
+        }
+      }
+    }
+  }
+}
+
+/// Between forward and backward the device holds one block's input, and the host the others.
+TEST(OffloadOnDevice, LeavesTheDevice) {
+  constexpr std::int64_t kInput = kRows * kWidth * 4;
+  const auto live_between = [&](bool offload) {
+    Config config;
+    config.device = "fake";
+    config.microbatches = 1;
+    config.checkpoint_modules = "Block";
+    config.offload_activations = offload;
+    std::int64_t live = 0;
+    run_local(1,
+              [&] {
+                Net net;
+                net->to(device());
+                DistributedModel model(net);
+                auto run = step([&](const Tensor& x) {
+                  const auto loss = model(x);
+                  live = support::fake_live_bytes();
+                  model.backward(loss);
+                  return loss;
+                });
+                run(torch::ones({kRows, kWidth}).to(device()));
+              },
+              config, {1});
+    server::Offload::set_current(nullptr);
+    return live;
+  };
+  const auto held = live_between(false), away = live_between(true);
+  EXPECT_GE(held - away, (kBlocks - 1) * kInput);
+}
+
+}  // namespace device_offload_test
+}  // namespace smp
