@@ -164,7 +164,11 @@ Nanoseconds FiberRunner::run_operation(const SimulatedFiber& fiber, const Operat
     stage.tally.memory.need(operation.gradient_bytes);
     // A backward in two parts keeps them for the second.
     const bool keeps = !fiber.is_weights() && step_.splits_backward(fiber);
-    if (!keeps) stage.tally.memory.add(-operation.activation_bytes);
+    if (!keeps) {
+      stage.tally.memory.add(-operation.activation_bytes);
+      const auto index = static_cast<int>(&operation - step_.program.operations.data());
+      stage.tally.memory.add(step_.gradients.made_by(index, fiber.microbatch));
+    }
   } else if (!step_.options.forward_only) {
     stage.tally.memory.add(operation.activation_bytes);
   }

@@ -14,15 +14,18 @@ constexpr int kHeld = -1;  // the region of what is not computed again
 
 /// The calls of one stage that are computed again together.
 struct Region {
-  std::int64_t inputs = 0;        ///< bytes that it keeps from its start on
+  std::int64_t inputs = 0;  ///< bytes that it keeps from its start on
+  bool keeps_products = false;
   std::vector<IntervalId> parts;  ///< in the order in which they run
 };
 
 class Recomputation {
  public:
-  Recomputation(const Trace& traced, const std::vector<int>& recomputed,
-                const std::vector<int>& stages)
-      : result_(traced), recomputed_(recomputed), stages_(stages) {}
+  Recomputation(const Trace& traced, const Trace& all, const std::vector<int>& stages)
+      : result_(traced),
+        recomputed_(all.recomputed),
+        keeping_products_(all.keeping_products),
+        stages_(stages) {}
 
   Trace run() {
     find_regions();
@@ -35,6 +38,9 @@ class Recomputation {
  private:
   bool is_recomputed(int module) const {
     return std::binary_search(recomputed_.begin(), recomputed_.end(), module);
+  }
+  bool keeps_products(int module) const {
+    return std::binary_search(keeping_products_.begin(), keeping_products_.end(), module);
   }
   int stage_of(int call) const {
     return stages_[call < 0 ? 0 : static_cast<std::size_t>(result_.calls[call].module)];
@@ -52,7 +58,7 @@ class Recomputation {
       int region = stays ? region_of(caller) : kHeld;
       if (region == kHeld && is_recomputed(module)) {
         region = static_cast<int>(regions_.size());
-        regions_.emplace_back().inputs = result_.calls[i].input_bytes;
+        regions_.push_back({result_.calls[i].input_bytes, keeps_products(module), {}});
       }
       region_of_call_.push_back(region);
     }
@@ -140,17 +146,26 @@ class Recomputation {
     for (const auto& id : region.parts) {
       auto& own = interval(id);
       made += own.activation_bytes;
+      if (region.keeps_products) {
+        made -= own.saved_product_bytes;
+        kept += own.product_bytes;
+      }
       own.gradient_bytes += made;
       own.activation_bytes = kept + answer_bytes(id);
       kept = 0;
       const auto times = result_.times_of(own);
-      own.backward_seconds = times.backward + times.forward;
+      const double again = region.keeps_products ? share_without_products(own) : 1;
+      own.backward_seconds = times.backward + again * times.forward;
       own.weight_seconds = times.weights;
       for (auto& profile : result_.profiles) {
         auto& there = profile.times[Trace::index_of(id)];
-        there.backward += there.forward;
+        there.backward += again * there.forward;
       }
     }
+  }
+
+  static double share_without_products(const ComputeInterval& own) {
+    return own.seconds > 0 ? std::max(0.0, 1 - own.product_seconds / own.seconds) : 1;
   }
 
   /// What another stage gives back to the region after its interval `id`.
@@ -162,6 +177,7 @@ class Recomputation {
 
   Trace result_;
   const std::vector<int>& recomputed_;
+  const std::vector<int>& keeping_products_;
   const std::vector<int>& stages_;
   std::vector<Region> regions_;
   std::vector<int> region_of_call_;  // by call
@@ -169,9 +185,8 @@ class Recomputation {
 
 }  // namespace
 
-Trace with_recomputation(const Trace& traced, const std::vector<int>& recomputed,
-                         const std::vector<int>& stages) {
-  return Recomputation(traced, recomputed, stages).run();
+Trace with_recomputation(const Trace& traced, const Trace& all, const std::vector<int>& stages) {
+  return Recomputation(traced, all, stages).run();
 }
 
 }  // namespace smp::simulate

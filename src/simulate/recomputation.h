@@ -8,17 +8,20 @@
 
 namespace smp::simulate {
 
-/// Returns the microbatch `traced` as it goes if calls of the modules `recomputed` are computed
-/// again: each such call keeps its inputs, and what other stages gave to it, instead of what its
-/// operators keep; its backward takes the time of its forward as well, and holds what that keeps
-/// until the backward has used it up. A call inside of such a call is a part of it, unless it is on
-/// another stage: there it is one of its own, if it is of such a module.
+/// Returns the microbatch `traced` as it goes if calls of some modules are computed again: each
+/// such call keeps its inputs, and what other stages gave to it, instead of what its operators
+/// keep; its backward takes the time of its forward as well, and holds what that keeps until the
+/// backward has used it up. A call inside of such a call is a part of it, unless it is on another
+/// stage: there it is one of its own, if it is of such a module.
 ///
 /// An input that several calls keep counts once on a stage, as far as SharedTensor tells: that of
 /// the first call which is computed again counts apart, since it may be what that call made.
-/// @param recomputed  modules, ascending
-/// @param stages      the stage of every module
-[[nodiscard]] Trace with_recomputation(const Trace& traced, const std::vector<int>& recomputed,
+///
+/// A call that keeps products holds their results from its forward on too, and does not compute
+/// them again.
+/// @param all     tells the modules (Trace::recomputed, Trace::keeping_products)
+/// @param stages  the stage of every module
+[[nodiscard]] Trace with_recomputation(const Trace& traced, const Trace& all,
                                        const std::vector<int>& stages);
 
 }  // namespace smp::simulate

@@ -13,6 +13,8 @@
 
 namespace smp::simulate {
 
+struct WeightGradients;  // simulate/gradient_sums.h
+
 struct SimulationOptions {
   int microbatches = 1;
   const schedule::Schedule* schedule = nullptr;  ///< must be set; outlives the simulation
@@ -22,6 +24,10 @@ struct SimulationOptions {
   std::uint64_t seed = 0;
   /// True if the spans are kept, for a timeline.
   bool record = false;
+  /// If set, the peaks are those of activations and of these gradients together, less all of these
+  /// gradients: a stage has not got all of them yet when it holds most activations. Must outlive
+  /// the simulation.
+  const WeightGradients* gradients = nullptr;
 };
 
 struct SimulatedStep {

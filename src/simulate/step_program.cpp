@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <utility>
 
 #include "base/check.h"
 #include "schedule/yield_policy.h"
@@ -218,6 +220,7 @@ class Compiler {
     operation.previous = owner.last;
     (owner.last < 0 ? owner.first : program_.operations[owner.last].next) = index;
     owner.last = index;
+    program_.modules.emplace_back();
     seconds_.emplace_back();
     keeps_shared_.push_back(false);
     task_of_operation_.push_back(task);
@@ -252,7 +255,15 @@ class Compiler {
     operation.activation_bytes += own.activation_bytes;
     operation.gradient_bytes = std::max(operation.gradient_bytes, own.gradient_bytes + waiting);
     place.operation = owner.last;
+    note_module(owner.last, id);
     if (keeper_[key(id)]) keeps_shared_[owner.last] = true;
+  }
+
+  void note_module(int operation, const IntervalId& id) {
+    const int call = id.before ? trace_.calls[id.call].caller : id.call;
+    const int module = call < 0 ? 0 : trace_.calls[call].module;
+    auto& modules = program_.modules[operation];
+    if (modules.empty() || modules.back() != module) modules.push_back(module);
   }
 
   void find_profiles() {
@@ -275,7 +286,9 @@ class Compiler {
       std::vector<int> tasks;
       for (const IntervalId& keeper : keepers) {
         const auto [task, operation] = places_[key(keeper)];
-        if (operation < 0 || std::find(tasks.begin(), tasks.end(), task) != tasks.end()) continue;
+        const bool first_of_batch = operation < 0 && tasks.empty() && task >= 0;
+        if (operation < 0 && !first_of_batch) continue;
+        if (std::find(tasks.begin(), tasks.end(), task) != tasks.end()) continue;
         if (!tasks.empty()) program_.operations[operation].activation_bytes += bytes;
         tasks.push_back(task);
       }
@@ -328,6 +341,7 @@ void append(StepProgram& all, StepProgram&& one) {
     move_on(operation.next, operations);
     all.operations.push_back(operation);
   }
+  std::move(one.modules.begin(), one.modules.end(), std::back_inserter(all.modules));
   all.bodies.push_back(static_cast<int>(tasks));
   for (auto& task : one.tasks) {
     for (int* index : {&task.first, &task.last}) move_on(*index, operations);
@@ -352,7 +366,7 @@ StepProgram compile(const Trace& trace, const std::vector<int>& stages, const Ma
     if (trace.recomputed.empty()) {
       add(traced);
     } else {
-      add(with_recomputation(traced, trace.recomputed, stages));
+      add(with_recomputation(traced, trace, stages));
     }
   }
   return program;

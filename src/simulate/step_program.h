@@ -56,6 +56,7 @@ struct StepProgram {
   std::vector<Task> tasks;
   /// The first task, the body, of each microbatch that was traced; its other tasks follow.
   std::vector<int> bodies;
+  std::vector<std::vector<int>> modules;  ///< by operation: those that compute in it
 
   std::size_t num_traced() const noexcept { return bodies.size(); }
   /// Returns the task after the last one of traced microbatch `traced`.

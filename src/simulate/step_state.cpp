@@ -14,6 +14,8 @@ StepState::StepState(const StepProgram& step_program, const Machine& step_machin
       machine(step_machine),
       options(step_options),
       stages(static_cast<std::size_t>(machine.stages)),
+      gradients(step_program, step_options.microbatches,
+                step_options.forward_only ? nullptr : step_options.gradients),
       tasks_left_(stages.size() * static_cast<std::size_t>(options.microbatches)) {
   for (int microbatch = 0; microbatch < options.microbatches; ++microbatch) {
     const auto traced = static_cast<std::size_t>(microbatch) % program.num_traced();
@@ -26,6 +28,10 @@ StepState::StepState(const StepProgram& step_program, const Machine& step_machin
     }
   }
   std::replace(tasks_left_.begin(), tasks_left_.end(), 0, kUntouched);
+  const auto expected = gradients.expected(machine.stages);
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    stages[stage].tally.memory.add(-expected[stage]);
+  }
   progress.reserve(stages.size());
   for (auto& stage : stages) {
     stage.yield_policy = schedule::YieldPolicy(machine.patient);

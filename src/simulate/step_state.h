@@ -13,6 +13,7 @@
 #include "schedule/step_trace.h"
 #include "schedule/yield_policy.h"
 #include "simulate/event_queue.h"
+#include "simulate/gradient_sums.h"
 #include "simulate/machine.h"
 #include "simulate/ready_queue.h"
 #include "simulate/simulator.h"
@@ -132,6 +133,7 @@ struct StepState {
   const SimulationOptions& options;
   std::vector<SimulatedFiber> fibers;  ///< by microbatch, by task
   std::vector<SimulatedStage> stages;
+  GradientSums gradients;
   std::vector<schedule::StepProgress> progress;  ///< by stage
   EventQueue events;
   base::Nanoseconds now = 0;

@@ -21,6 +21,12 @@ struct ComputeInterval {
   double backward_seconds = -1;
   /// The part of these that computes the gradients of weights.
   double weight_seconds = 0;
+  /// The products of its forward (module/products.h), which may be kept where the rest is computed
+  /// again: the seconds of the forward that they take, the bytes of their results, and of these the
+  /// part that is in `activation_bytes` too.
+  double product_seconds = 0;
+  std::int64_t product_bytes = 0;
+  std::int64_t saved_product_bytes = 0;
   bool operator==(const ComputeInterval&) const = default;
 };
 
@@ -60,8 +66,9 @@ struct IntervalId {
   bool operator==(const IntervalId&) const = default;
 };
 
-/// A tensor that several compute intervals keep. It counts in the activation_bytes of the first; on
-/// a rank that does not run that one, it is another tensor, which travelled there.
+/// A tensor that several compute intervals keep. It counts in the activation_bytes of the first,
+/// unless it is of the batch: then the first is the body's start, which has it anyway. On a rank
+/// that does not run the first one, it is another tensor, which travelled there.
 struct SharedTensor {
   std::int64_t bytes = 0;
   std::vector<IntervalId> keepers;  ///< each once, in the order in which they ran
@@ -149,6 +156,8 @@ struct Trace {
   /// Modules whose calls keep their inputs only, and are computed again when the backward comes
   /// there (docs/memory.md): ascending, with those below a module that is meant as a whole.
   std::vector<int> recomputed = {};
+  /// Those of `recomputed` whose calls keep the results of products as well: ascending.
+  std::vector<int> keeping_products = {};
   /// The traces of further microbatches, without what holds of the model (uses of weights and
   /// buffers, state, recomputed modules) and without others of their own.
   std::vector<Trace> others = {};

@@ -31,6 +31,7 @@ void set_time(simulate::ComputeInterval& interval, double clock) {
   const bool known = factor > 0 && interval.backward_seconds >= 0;
   interval.backward_seconds = known ? factor * interval.backward_seconds : -1;
   interval.weight_seconds *= factor;
+  interval.product_seconds *= factor;
   interval.seconds = clock;
 }
 

@@ -26,6 +26,9 @@ ALIVE = ("test_d2d", "KeepAlive*")
 NEURON = ("test_d2d", "Neuron*:*neuron_staging_wire_test*:*neuron_send_receive_wire_test*:*neuron_collective_wire_test*:*neuron_ofi_wire_test*")
 PROGRESS = ("test_d2d", "RankThatComputes.*:ProgressThread*:ChannelBesideAThread.*")
 
+OFFLOAD = ("test_server", "Offload*")
+SIMULATED = ("test_simulate", "SimulatedMemory.*:GradientSums.*:Recomputation.*")
+
 PLANTS = [
     # ---- answers and waits
     Plant("reply in order of arrival", "src/server/backward/reply_queue.cpp",
@@ -701,4 +704,23 @@ PLANTS = [
           "      made_.is_here(), \"rank \"", "      made_.is_here() || true, \"rank \"", [NEURON]),
     Plant("a core that another process has is not waited for", "src/d2d/wires/neuron/neuron_runtime.cpp",
           "  while (may_be_taken(status) && clock.now() < end) {", "  while (false) {", [NEURON]),
+    # ---- what leaves the device
+    Plant("what comes back is not waited for", "src/server/recompute/offload.cpp",
+          "    streams_->wait(piece.last_copy);\n", "", [OFFLOAD]),
+    Plant("host memory is used again while it is read", "src/server/recompute/host_pool.cpp",
+          "    if (given.second != nullptr && !streams_.done(given.second)) return false;\n", "", [OFFLOAD]),
+    Plant("the first call of a microbatch is expected first", "src/server/recompute/offload.cpp",
+          "-++calls_", "++calls_", [OFFLOAD]),
+    Plant("tensors of another rank are fetched ahead", "src/server/recompute/offload.cpp",
+          "    if (next->first.rank != of.rank) return;\n", "", [OFFLOAD]),
+    Plant("what is put off counts as fetched", "src/server/recompute/offload.cpp",
+          "      ++counters_.put_off;\n", "      ++counters_.put_off;\n      parcel.fetched_ = true;\n", [OFFLOAD]),
+    Plant("a view comes back without its offset", "src/server/recompute/region.cpp",
+          "storage(), outline.offset, outline.sizes", "storage(), 0, outline.sizes", [OFFLOAD]),
+    Plant("a dropped call is still fetched", "src/server/recompute/offload.cpp",
+          "own->second == &parcel) away_.erase(own);", "own->second == &parcel) static_cast<void>(own);", [OFFLOAD]),
+    Plant("gradients are summed as they come", "src/simulate/gradient_sums.h",
+          "own.left[own.next] == 0; ++own.next", "own.held[own.next] != 0; ++own.next", [SIMULATED]),
+    Plant("products are computed again", "src/simulate/recomputation.cpp",
+          "region.keeps_products ? share_without_products(own) : 1", "1", [SIMULATED]),
 ]

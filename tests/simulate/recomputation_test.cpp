@@ -33,9 +33,16 @@ TimedModel nested_model() {
   return model;
 }
 
+Trace again_of(const std::vector<int>& modules, const std::vector<int>& keeping_products = {}) {
+  Trace trace;
+  trace.recomputed = modules;
+  trace.keeping_products = keeping_products;
+  return trace;
+}
+
 TEST(Recomputation, KeepsTheInputAndAddsTheForwardToTheBackward) {
   const auto model = nested_model();
-  const auto again = with_recomputation(model.trace, {1}, kOneStage);
+  const auto again = with_recomputation(model.trace, again_of({1}), kOneStage);
   EXPECT_EQ(again.calls[2].before.activation_bytes, 1000) << "from its first interval on";
   EXPECT_EQ(again.calls[1].after.activation_bytes, 0);
   EXPECT_EQ(again.calls[2].after.activation_bytes, 0) << "a part of it";
@@ -53,25 +60,56 @@ TEST(Recomputation, KeepsTheInputAndAddsTheForwardToTheBackward) {
 TEST(Recomputation, KeepsWhatAnotherStageGave) {
   const auto model = nested_model();
   const std::vector<int> apart{0, 0, 1, 0};
-  const auto again = with_recomputation(model.trace, {1}, apart);
+  const auto again = with_recomputation(model.trace, again_of({1}), apart);
   EXPECT_EQ(again.calls[2].before.activation_bytes, 1000 + 3000);
   EXPECT_EQ(again.calls[2].after, model.trace.calls[2].after) << "it is not computed again there";
-  const auto both = with_recomputation(model.trace, {1, 2}, apart);
+  const auto both = with_recomputation(model.trace, again_of({1, 2}), apart);
   EXPECT_EQ(both.calls[2].after.activation_bytes, 2000) << "there it is a call of its own";
   EXPECT_DOUBLE_EQ(both.backward_of(both.calls[2].after), 3 * 4);
+}
+
+/// Of the 20 bytes that module 1 saves 5 are what its products return, which are 12 in all and take
+/// half of its time.
+TEST(Recomputation, KeepsProductsAndDoesNotComputeThemAgain) {
+  auto model = nested_model();
+  auto& own = model.trace.calls[1].after;
+  own.product_seconds = own.seconds / 2;
+  own.product_bytes = 12;
+  own.saved_product_bytes = 5;
+  const auto again = with_recomputation(model.trace, again_of({1}, {1}), kOneStage);
+  EXPECT_EQ(again.calls[2].before.activation_bytes, 1000);
+  EXPECT_EQ(again.calls[1].after.activation_bytes, 12);
+  EXPECT_EQ(again.calls[1].after.gradient_bytes, 160 + 40 + 20 - 5) << "5 are there already";
+  EXPECT_EQ(again.calls[2].after.gradient_bytes, 160 + 40);
+  EXPECT_DOUBLE_EQ(again.backward_of(again.calls[1].after), 2.5 * 2);
+  EXPECT_DOUBLE_EQ(again.backward_of(again.calls[2].after), 3 * 4);
+  const auto none = with_recomputation(model.trace, again_of({1}), kOneStage);
+  EXPECT_EQ(none.calls[1].after.activation_bytes, 0);
+  EXPECT_DOUBLE_EQ(none.backward_of(none.calls[1].after), 3 * 2);
+}
+
+/// A tensor of the batch is there where the body runs; on another stage it is a copy, and an input.
+TEST(Recomputation, HoldsNothingOfTheBatchWhereItIs) {
+  auto model = nested_model();
+  model.trace.calls[1].input_bytes = 1000;
+  model.trace.shared = {{300, {{0, true}, {1, true}, {1, false}}}};
+  const auto here = with_recomputation(model.trace, again_of({1}), kOneStage);
+  EXPECT_EQ(here.calls[2].before.activation_bytes, 1000 - 300);
+  const auto there = with_recomputation(model.trace, again_of({1}), {0, 1, 1, 0});
+  EXPECT_EQ(there.calls[2].before.activation_bytes, 1000);
 }
 
 TEST(Recomputation, SharedTensorsStayWithThoseWhoHoldThem) {
   auto model = nested_model();
   // Kept by 1 first, and by the model after it.
   model.trace.shared = {{15, {{1, false}, {3, true}, {0, false}}}};
-  auto again = with_recomputation(model.trace, {1}, kOneStage);
+  auto again = with_recomputation(model.trace, again_of({1}), kOneStage);
   EXPECT_EQ(again.calls[3].before.activation_bytes, 15);
   ASSERT_EQ(again.shared.size(), 1u);
   EXPECT_EQ(again.shared[0].keepers.size(), 2u);
   // Held by the model before: as an input it counts once.
   model.trace.shared = {{15, {{1, true}, {1, false}}}};
-  again = with_recomputation(model.trace, {1}, kOneStage);
+  again = with_recomputation(model.trace, again_of({1}), kOneStage);
   EXPECT_EQ(again.calls[2].before.activation_bytes, 1000 - 15);
   EXPECT_TRUE(again.shared.empty());
 }
@@ -81,7 +119,7 @@ TEST(Recomputation, WhatHasNoBackwardRunsOnce) {
   for (auto& call : model.trace.calls) {
     call.before.backward_seconds = call.after.backward_seconds = 0;
   }
-  const auto again = with_recomputation(model.trace, {1}, kOneStage);
+  const auto again = with_recomputation(model.trace, again_of({1}), kOneStage);
   EXPECT_EQ(again.calls, model.trace.calls);
 }
 

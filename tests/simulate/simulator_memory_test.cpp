@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
+#include <vector>
 
+#include "simulate/gradient_sums.h"
 #include "simulate/simulate_chain.h"
 
 namespace smp::simulate {
@@ -36,6 +39,53 @@ TEST(SimulatedMemory, GradientsComeOnTopOfActivations) {
   options.forward_only = true;
   const auto forward = simulate(model.trace, {0, 0, 1}, ideal_machine(2), options);
   EXPECT_THAT(forward.peak_activations, Each(0));
+}
+
+/// Gradients of weights come with the first backward: then a microbatch's activations have gone.
+TEST(SimulatedMemory, ActivationsAndGradientsOfWeightsPeakAtDifferentMoments) {
+  const auto model = traced_chain({0.1, 0.1});
+  const auto schedule = schedule::make_simple();
+  WeightGradients gradients{{100, 3}, {{}, {0}, {1}}};
+  SimulationOptions options{.microbatches = 6, .schedule = schedule.get()};
+  options.gradients = &gradients;
+  const auto peaks = [&] {
+    return simulate(model.trace, {0, 0, 1}, ideal_machine(2), options).peak_activations;
+  };
+  EXPECT_THAT(peaks(), ElementsAre(5, 5)) << "after the first backward, not before it";
+  gradients.bytes = {100, 0};
+  EXPECT_THAT(peaks(), ElementsAre(5, 6));
+  options.forward_only = true;
+  EXPECT_THAT(peaks(), Each(0));
+}
+
+/// Two operations of each microbatch use weight 0, one of them weight 1.
+TEST(GradientSums, HoldWhatComesBeforeItsTurn) {
+  auto model = traced_chain({0.1, 0.1});
+  const auto program = compile(model.trace, {0, 0, 0}, ideal_machine(1));
+  const WeightGradients gradients{{100, 7}, {{}, {0}, {0, 1}}};
+  GradientSums sums(program, 3, &gradients);
+  EXPECT_THAT(sums.expected(1), ElementsAre(107));
+  std::vector<int> operations;
+  for (int i = program.tasks[0].last; i >= 0; i = program.operations[i].previous) {
+    if (!program.modules[i].empty() && program.modules[i].back() != 0) operations.push_back(i);
+  }
+  ASSERT_EQ(operations.size(), 2u);
+  const auto [second, first] = std::pair(operations[0], operations[1]);
+  EXPECT_EQ(sums.made_by(second, 1), 107) << "both wait for microbatch 0";
+  EXPECT_EQ(sums.made_by(first, 1), 0);
+  EXPECT_EQ(sums.made_by(second, 0), 107 - 7) << "the second weight's sum takes in microbatch 1";
+  EXPECT_EQ(sums.made_by(first, 0), -100);
+  EXPECT_EQ(sums.made_by(second, 2), 100) << "the second weight's goes into its sum at once";
+  EXPECT_EQ(sums.made_by(first, 2), -100);
+}
+
+TEST(SimulatedMemory, OnlyCopiesOfTheBatchCount) {
+  auto model = traced_chain({0.1, 0.1});
+  model.trace.shared = {{50, {{0, true}, {1, false}, {2, false}}}};
+  const auto schedule = schedule::make_simple();
+  const SimulationOptions options{.microbatches = 6, .schedule = schedule.get()};
+  EXPECT_THAT(simulate(model.trace, {0, 0, 1}, ideal_machine(2), options).peak_activations,
+              ElementsAre(6, 6 + 6 * 50));
 }
 
 TEST(SimulatedMemory, WhatIsLiveInACallerStaysUntilTheAnswer) {

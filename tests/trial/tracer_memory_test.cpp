@@ -37,6 +37,26 @@ TEST(TracerMemory, CountsWhatBackwardNeedsOnceForTheFirstThatKeepsIt) {
   EXPECT_EQ(seen.body_after.activation_bytes, 5 * 4 * 4);
 }
 
+struct ActivatedImpl : torch::nn::Module {
+  nn::Linear first = register_module("first", nn::Linear(8, 16));
+  nn::Linear second = register_module("second", nn::Linear(16, 4));
+  Tensor forward(const Tensor& x) { return second(torch::silu(first(x))); }
+};
+SMP_MODULE(Activated);
+
+TEST(TracerMemory, CountsProductsAndWhatOfThemIsSaved) {
+  Activated net;
+  const auto seen = trace(*net, [&] { return std::vector{net(torch::ones({5, 8})).sum()}; });
+  const auto& first = seen.calls[1].after;
+  EXPECT_EQ(first.product_bytes, 5 * 16 * 4);
+  EXPECT_GT(first.product_seconds, 0);
+  EXPECT_LE(first.product_seconds, first.seconds);
+  EXPECT_EQ(seen.calls[2].before.saved_product_bytes, 5 * 16 * 4) << "silu saves it";
+  EXPECT_EQ(seen.calls[2].before.product_bytes, 0);
+  EXPECT_EQ(seen.calls[2].after.product_bytes, 5 * 4 * 4);
+  EXPECT_EQ(seen.calls[2].after.saved_product_bytes, 0) << "its input is no product's";
+}
+
 /// Does not tell what it keeps.
 struct SilentNode : torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {

@@ -1,8 +1,6 @@
 // api/files/run_log.cpp: rank 0 writes, the others send it their times.
 #include "smp/run_log.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -24,7 +22,7 @@
 #include "base/forked_child.h"
 #include "base/log.h"
 #include "base/memory/mapped_file.h"
-#include "base/memory/process_memory.h"
+#include "d2d/tensors/tensor_count.h"
 #include "report/analysis/trace_file.h"
 #include "report/export/event_file.h"
 #include "report/folder/continued_run.h"
@@ -93,7 +91,7 @@ struct RunLog::State {
   struct Before {
     d2d::ChannelCounters traffic = {};
     std::int64_t steps = 0;
-    std::int64_t memory = 0;  // without the model
+    std::int64_t memory = 0;  // of tensors, without the model
   };
   /// What a killed run leaves of this rank.
   struct Ring {
@@ -280,11 +278,12 @@ struct RunLog::State {
         [&] { base::write_file(file(report::kTrafficFile), report::traffic_to_json(traffic)); });
   }
 
-  /// Writes the memory of all stages, on the writer: the most that each process took since the
-  /// first measure(). Collective.
+  /// Writes the memory of all stages, on the writer: the most bytes of tensors that each held at
+  /// once since the first measure(). Nothing counts those of other devices. Collective.
   void write_memory() {
-    const auto peak = base::peak_resident_bytes();
-    const auto own = peak == 0 ? 0 : std::max<std::int64_t>(0, peak - before.memory);
+    const bool known = d2d::TensorCount::installed() && rank.parts().device.is_cpu();
+    const auto most = d2d::TensorCount::most() - before.memory;
+    const auto own = known ? std::max<std::int64_t>(0, most) : 0;
     const auto stages = gather_values(rank.groups().of(Group::kPp), own, "memory of the stages");
     if (!writes() || !trained()) return;
     write_if_possible(
@@ -312,8 +311,7 @@ RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
   state_->read_clock();
   state_->session.warnings().meet(state_->rank.groups().of(Group::kPp));
   state_->before.traffic = state_->rank.channel().counters();
-  malloc_trim(0);  // what was freed before there was a run is not its own
-  state_->before.memory = base::resident_bytes() - weights_of(model);
+  state_->before.memory = d2d::TensorCount::live() - weights_of(model);
   state_->before.steps = state_->steps();
 }
 
@@ -339,7 +337,8 @@ StepTiming RunLog::measure() {
   const PublicCall call("smp::RunLog::measure");
   auto& state = *state_;
   const server::BetweenSteps recorded(state.rank.server().recorder(), schedule::Phase::kOther);
-  if (state.measured == 0) base::forget_peak();  // of the whole model, before it was placed
+  if (state.measured == 0)
+    d2d::TensorCount::forget_most();  // the whole model, before its placement
   if (state.measured++ % kStepsOfAClock == 0) state.read_clock();
   const auto own = without_details(state.session.last_trace());
   state.timing = timing_of(gather_traces(state.rank, own, state.clock).ranks);

@@ -184,7 +184,8 @@ std::vector<RankPlanner::Job> RankPlanner::jobs() const {
                                               : partitioning::read_plan_file(config_.plan_file);
   for (std::size_t i = 0; i < models_.size(); ++i) {
     all.push_back({models_[i], with_part_of_memory(machine_, needs, i), pins_of(models_[i], file),
-                   recomputed_of(models_[i], file)});
+                   recomputed_of(models_[i], file),
+                   modules_keeping_products(*models_[i].description)});
   }
   return all;
 }
@@ -313,6 +314,7 @@ partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
   options.optimizer_ratio = job.model.optimizer_ratio;
   options.gradient_copies = gradient_copies_of(rank_, machine_);
   options.trace.recomputed = job.recomputed;
+  options.trace.keeping_products = job.keeping_products;
   if (config_.activation_checkpointing == "auto" && preview_ != nullptr && preview_->grad) {
     options.recomputable = recomputable_modules(*job.model.description, trace.state);
   }
@@ -349,6 +351,7 @@ std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model,
 std::uint64_t RankPlanner::key_of(const Job& job) const {
   std::string again;
   for (const int module : job.recomputed) again += base::concat(' ', module);
+  for (const int module : job.keeping_products) again += base::concat(" p", module);
   return base::mix_key(
       plan_key({*job.model.description, job.pins, job.model.optimizer_ratio, *preview_, config_,
                 job.machine, gradient_copies_of(rank_, machine_)}),

@@ -37,6 +37,7 @@ class RankPlanner {
     std::vector<partitioning::Pin> pins;
     /// Modules whose calls are computed again, whatever the planner finds.
     std::vector<int> recomputed;
+    std::vector<int> keeping_products;  // of these
   };
 
   // What is known.

@@ -251,7 +251,9 @@ class Attempts final : public server::StepEngine {
   std::vector<at::Tensor> run_body(int microbatch, bool grad) {
     microbatch_ = microbatch;
     results_.clear();
-    auto returned = preview_.run(microbatch, grad, meta_ ? &assumed_ : nullptr);
+    std::vector<at::Tensor> batch;
+    auto returned = preview_.run(microbatch, grad, meta_ ? &assumed_ : nullptr, batch);
+    tracer_.note_batch(batch);
     results_.insert(results_.end(), returned.begin(), returned.end());
     return returned;
   }

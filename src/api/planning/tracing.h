@@ -26,8 +26,10 @@ struct StepPreview {
   /// @param value  nullptr: on tensors with values. Else on tensors without memory, as a model
   ///               whose initialisation is delayed needs it; whoever asks for a value gets what
   ///               this function returns (deferred::MetaScope)
+  /// @param batch  gets the tensors of the arguments
   std::function<std::vector<at::Tensor>(int microbatch, bool grad,
-                                        const std::function<double()>* value)>
+                                        const std::function<double()>* value,
+                                        std::vector<at::Tensor>& batch)>
       run;
   bool grad = true;                      ///< the caller's grad mode
   const std::type_info* body = nullptr;  ///< StepBody::target_type()

@@ -24,6 +24,7 @@
 #include "base/machine/cores.h"
 #include "base/random.h"
 #include "d2d/job/job_wires.h"
+#include "d2d/tensors/tensor_count.h"
 #include "d2d/tensors/tensor_data.h"
 #include "d2d/wire/wire.h"
 #include "d2d/wires/local/local_wire.h"
@@ -206,6 +207,7 @@ void tell_paths(const d2d::Routes& routes, c10::Device device) {
 /// Returns the routes to all ranks. @param warnings  gets those of this rank, for when all meet
 d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config, c10::Device device,
                       std::vector<std::string>& warnings) {
+  d2d::TensorCount::install();  // below the allocator whose memory is lent
   auto options = d2d::route_options(config.transport, config.lend_tensors);
   options.device = device;
   options.warn = [&](const std::string& text) { warnings.push_back(text); };

@@ -298,11 +298,15 @@ void StepCall::tell_of_division() const {
 
 StepPreview StepCall::preview_of(const StepBody& body) const {
   StepPreview preview;
-  preview.run = [this, &body](int microbatch, bool grad, const std::function<double()>* value) {
+  preview.run = [this, &body](int microbatch, bool grad, const std::function<double()>* value,
+                              std::vector<at::Tensor>& batch) {
     auto modes = modes_;
     modes.grad = grad;
     const server::ModesScope scope(modes);
     auto slices = inputs_->preview(microbatch, value != nullptr);
+    for (const auto& slice : slices) {
+      batch.insert(batch.end(), slice.tensors.begin(), slice.tensors.end());
+    }
     std::optional<deferred::MetaScope> shapes_only;
     if (value != nullptr) shapes_only.emplace(*value);
     return body(microbatch, slices).tensors;

@@ -18,10 +18,6 @@ namespace {
 /// shrunk to about a third.
 constexpr std::size_t kMemoryOfPeaks = 4096;
 
-constexpr std::size_t whole_pages(std::size_t bytes) noexcept {
-  return (bytes + SharedHeap::kPage - 1) / SharedHeap::kPage * SharedHeap::kPage;
-}
-
 }  // namespace
 
 std::unique_ptr<SharedHeap> SharedHeap::make(std::size_t bytes) noexcept {
@@ -53,7 +49,7 @@ void* SharedHeap::allocate(std::size_t bytes) {
   return start() + offset;
 }
 
-void SharedHeap::free(void* block) {
+std::size_t SharedHeap::free(void* block) {
   const std::lock_guard lock(mutex_);
   const auto found = used_.find(offset(block));
   SMP_ASSERT(found != used_.end(), "this heap has no block at ", block);
@@ -81,6 +77,7 @@ void SharedHeap::free(void* block) {
   }
   add_free(offset, range);
   if (used_bytes_ + kept_bytes_ > recently_used_ + kSlack) give_back_beyond(recently_used_);
+  return bytes;
 }
 
 void SharedHeap::trim() {

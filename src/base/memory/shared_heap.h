@@ -33,8 +33,11 @@ class SharedHeap {
   /// Returns a block of at least `bytes` (at least one), on a page boundary; nullptr if there is no
   /// room.
   [[nodiscard]] void* allocate(std::size_t bytes);
-  /// Frees a block that allocate() returned.
-  void free(void* block);
+  /// Frees a block that allocate() returned. Returns its bytes: whole pages.
+  std::size_t free(void* block);
+  static constexpr std::size_t whole_pages(std::size_t bytes) noexcept {
+    return (bytes + kPage - 1) / kPage * kPage;
+  }
   /// Gives all memory of free blocks back to the machine.
   void trim();
   [[nodiscard]] bool contains(const void* address) const noexcept {

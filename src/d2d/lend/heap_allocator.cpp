@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "d2d/lend/small_blocks.h"
+#include "d2d/tensors/tensor_count.h"
 
 namespace smp::d2d {
 namespace {
@@ -23,6 +24,7 @@ namespace {
 template <int kSize>
 void free_small(void* block) {
   c10::profiledCPUMemoryReporter().Delete(block);
+  TensorCount::remove(SmallBlocks::bytes_of(kSize));
   SmallBlocks::give(kSize, block);
 }
 
@@ -46,10 +48,12 @@ class Allocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes > 0 && bytes <= SmallBlocks::kMost) {
       const int size = SmallBlocks::size_for(bytes);
+      TensorCount::add(SmallBlocks::bytes_of(size));
       return told(SmallBlocks::take(size), bytes, kFreeSmall[static_cast<std::size_t>(size)]);
     }
     void* const block = bytes >= HeapAllocator::kLeast ? heap_->allocate(bytes) : nullptr;
     if (block == nullptr) return others_.allocate(bytes);
+    TensorCount::add(base::SharedHeap::whole_pages(bytes));
     return told(block, bytes, &free_any);
   }
   /// Returns a deleter that also frees blocks older than this allocator, which LibTorch gives it
@@ -84,7 +88,7 @@ Allocator* installed = nullptr;
 void Allocator::free_any(void* block) {
   if (!installed->heap_->contains(block)) return installed->others_.raw_deleter()(block);
   c10::profiledCPUMemoryReporter().Delete(block);
-  installed->heap_->free(block);
+  TensorCount::remove(installed->heap_->free(block));
 }
 
 /// True if the machine counts address space as memory (vm.overcommit_memory = 2): then no child of
@@ -115,7 +119,7 @@ Allocator* refuse(base::MemoryRefusal refusal) {
 
 Allocator* make_allocator() {
   auto* const others = c10::GetCPUAllocator();
-  if (others != c10::GetDefaultCPUAllocator()) {
+  if (others != c10::GetDefaultCPUAllocator() && !TensorCount::is_own(others)) {
     return refuse({"the program has set an allocator of its own for CPU tensors", {}});
   }
   const auto bytes = addresses();

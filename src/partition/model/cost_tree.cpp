@@ -72,9 +72,8 @@ OwnCosts own_costs(const ModuleTree& tree, const simulate::Trace& trace) {
   const std::vector<int> one_stage(count, 0);
   for (std::size_t i = 0; i < trace.num_traced(); ++i) {
     const auto& traced = trace.of_microbatch(i);
-    add_calls(costs, trace.recomputed.empty()
-                         ? traced
-                         : with_recomputation(traced, trace.recomputed, one_stage));
+    add_calls(costs,
+              trace.recomputed.empty() ? traced : with_recomputation(traced, trace, one_stage));
   }
   const auto count_traced = static_cast<std::int64_t>(trace.num_traced());
   for (std::size_t m = 0; m < count; ++m) {

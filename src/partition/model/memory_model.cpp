@@ -39,6 +39,27 @@ double largest_part(const Stepped& stepped) {
 
 }  // namespace
 
+simulate::WeightGradients weight_gradients(const ModuleTree& tree, const simulate::Trace& trace) {
+  std::vector<bool> called(tree.nodes.size(), false);
+  called[0] = true;
+  for (std::size_t i = 0; i < trace.num_traced(); ++i) {
+    for (const auto& call : trace.of_microbatch(i).calls) called.at(call.module) = true;
+  }
+  simulate::WeightGradients gradients{{}, std::vector<std::vector<int>>(tree.nodes.size())};
+  for (const auto& parameter : tree.parameters) gradients.bytes.push_back(parameter.gradient_bytes);
+  for (std::size_t i = 0; i < tree.nodes.size(); ++i) {
+    std::size_t caller = i;
+    while (!called[caller]) caller = static_cast<std::size_t>(tree.nodes[caller].parent);
+    for (const auto& own : tree.nodes[i].parameters) {
+      gradients.of_module[caller].push_back(own.parameter);
+    }
+  }
+  for (const auto& use : trace.foreign_uses) {
+    gradients.of_module.at(use.module).push_back(use.parameter);
+  }
+  return gradients;
+}
+
 double state_bytes(const ModuleTree& tree, double optimizer_ratio, int gradient_copies) {
   const std::vector<int> on_one_stage(tree.nodes.size(), 0);
   return static_cast<double>(

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "partition/model/module_tree.h"
+#include "simulate/gradient_sums.h"
 #include "simulate/trace.h"
 
 namespace smp::partitioning {
@@ -17,7 +18,7 @@ struct StageMemory {
   std::int64_t optimizer = 0;
   std::int64_t buffers = 0;
   /// Activations, and gradients and messages on their way, at the worst moment of the simulated
-  /// step.
+  /// step; less those of `gradients` that are not there then, where that was looked at.
   std::int64_t activations = 0;
   /// The same, if all microbatches in flight are at their worst moment on this stage at once.
   std::int64_t most_activations = 0;
@@ -32,6 +33,10 @@ struct Activations {
   std::vector<std::int64_t> usual;
   std::vector<std::int64_t> most;
 };
+
+/// Returns the gradients that the calls of each module make: of its own weights, of those of
+/// modules below it whose calls are not traced, and of others that it reads.
+simulate::WeightGradients weight_gradients(const ModuleTree& tree, const simulate::Trace& trace);
 
 /// Returns the bytes of weights, gradients, optimizer state and buffers of a whole model on one
 /// stage.

@@ -119,6 +119,7 @@ StepJudge::StepJudge(const ModuleTree& tree, const simulate::Trace& trace, const
       costs_(costs),
       machine_(machine),
       settings_(settings),
+      gradients_(weight_gradients(tree, trace)),
       lower_bound_(bottleneck_lower_bound(costs, machine)) {
   if (settings.recomputable == nullptr || machine.memory.empty()) return;
   choice_.emplace(tree, trace, machine, *settings.recomputable,
@@ -153,6 +154,8 @@ Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulate
     changed->recomputed = judgement.recomputed;
   }
   const auto& trace = changed ? *changed : trace_;
+  const bool whole = options.microbatches == settings_.microbatches;
+  if (last && whole) options.gradients = &gradients_;
   judgement.step = simulate::simulate(trace, stages, machine_, options);
   extrapolate(judgement.step, machine_, *settings_.schedule, options.microbatches,
               settings_.microbatches);

@@ -83,6 +83,7 @@ class StepJudge {
   const CostTree& costs_;
   const simulate::Machine& machine_;
   const StepSettings settings_;
+  const simulate::WeightGradients gradients_;
   double lower_bound_;
   std::optional<RecomputeChoice> choice_;  // unless nothing may be computed again
 };

@@ -159,6 +159,43 @@ simulate::SharedTensor shared_from_json(const Json& numbers, int calls, const st
   return tensor;
 }
 
+ComputeInterval& interval_of(Trace& trace, const simulate::IntervalId& id) {
+  if (id.call < 0) return trace.body_after;
+  auto& call = trace.calls[static_cast<std::size_t>(id.call)];
+  return id.before ? call.before : call.after;
+}
+
+/// Returns the products of each interval that has any, as [call, before, seconds, bytes, saved].
+Json products_to_json(const Trace& trace) {
+  Json products = Json::array();
+  const auto add = [&](const ComputeInterval& own, int call, bool before) {
+    if (own.product_bytes == 0) return;
+    products.push_back(
+        {call, before ? 1 : 0, own.product_seconds, own.product_bytes, own.saved_product_bytes});
+  };
+  for (int call = 0; call < static_cast<int>(trace.calls.size()); ++call) {
+    add(trace.calls[static_cast<std::size_t>(call)].before, call, true);
+    add(trace.calls[static_cast<std::size_t>(call)].after, call, false);
+  }
+  add(trace.body_after, -1, false);
+  return products;
+}
+
+void read_products(Trace& trace, const Json& json, const std::string& name) {
+  const auto calls = static_cast<int>(trace.calls.size());
+  for (const Json& numbers : json_member<std::vector<Json>>(json, "products", name)) {
+    require_numbers(numbers, 5, "products of an interval", name);
+    const simulate::IntervalId id{json_element<int>(numbers, 0, name),
+                                  json_element<int>(numbers, 1, name) != 0};
+    SMP_REQUIRE(id.call >= (id.before ? 0 : -1) && id.call < calls, name, ": there is no call ",
+                id.call);
+    auto& own = interval_of(trace, id);
+    own.product_seconds = quantity_at(numbers, 2, name);
+    own.product_bytes = bytes_at(numbers, 3, name);
+    own.saved_product_bytes = std::min(bytes_at(numbers, 4, name), own.activation_bytes);
+  }
+}
+
 Json link_to_json(const Machine::Link& link) {
   return {{"latency", link.latency}, {"bytes_per_second", link.bytes_per_second}};
 }
@@ -383,6 +420,7 @@ void read_calls(Trace& trace, const Json& json, const std::string& name) {
   require_callers_are_running(trace.calls, name);
   trace.loss_call = loss_call_from_json(json, static_cast<int>(trace.calls.size()), name);
   if (json.contains("profiles")) read_profiles(trace, json, name);
+  if (json.contains("products")) read_products(trace, json, name);
   for (const Json& tensor : json_member<std::vector<Json>>(json, "shared", name)) {
     trace.shared.push_back(shared_from_json(tensor, static_cast<int>(trace.calls.size()), name));
   }
@@ -410,6 +448,10 @@ Trace trace_from_json(const Json& json, const std::string& name) {
     trace.recomputed = json_member<std::vector<int>>(json, "recomputed", name);
     std::sort(trace.recomputed.begin(), trace.recomputed.end());
   }
+  if (json.contains("keeping_products")) {
+    trace.keeping_products = json_member<std::vector<int>>(json, "keeping_products", name);
+    std::sort(trace.keeping_products.begin(), trace.keeping_products.end());
+  }
   return trace;
 }
 
@@ -420,14 +462,18 @@ std::string devices_text(const Trace& trace) {
 }
 
 /// Returns the calls of one microbatch as the members of a JSON object, without the braces.
-std::string calls_text(const Trace& trace) {
+std::string calls_text(const Trace& trace, bool with_products) {
   Json after = Json::array(), shared = Json::array();
   append(after, trace.body_after);
   if (trace.body_after.backward_seconds >= 0) append_backward(after, trace.body_after);
   for (const auto& tensor : trace.shared) shared.push_back(shared_to_json(tensor));
-  std::string text = base::concat(
-      "\"loss_call\": ", trace.loss_call, ",\n    \"body_after\": ", after.dump(),
-      ",\n    \"shared\": ", shared.dump(), devices_text(trace), ",\n    \"calls\": [");
+  std::string text =
+      base::concat("\"loss_call\": ", trace.loss_call, ",\n    \"body_after\": ", after.dump(),
+                   ",\n    \"shared\": ", shared.dump(), devices_text(trace));
+  if (with_products) {
+    text += base::concat(",\n    \"products\": ", products_to_json(trace).dump());
+  }
+  text += ",\n    \"calls\": [";
   for (const TracedCall& call : trace.calls) {
     text += (&call == &trace.calls.front() ? "\n      " : ",\n      ") + call_to_json(call).dump();
   }
@@ -447,14 +493,19 @@ std::string PlannedStep::to_json() const {
   if (!trace.recomputed.empty()) {
     text += base::concat(",\n    \"recomputed\": ", Json(trace.recomputed).dump());
   }
+  const bool with_products = !trace.keeping_products.empty();
+  if (with_products) {
+    text += base::concat(",\n    \"keeping_products\": ", Json(trace.keeping_products).dump());
+  }
   if (!trace.others.empty()) {
     text += ",\n    \"others\": [";
     for (const Trace& other : trace.others) {
-      text += base::concat(&other == &trace.others.front() ? "{" : "}, {", calls_text(other));
+      text += base::concat(&other == &trace.others.front() ? "{" : "}, {",
+                           calls_text(other, with_products));
     }
     text += "}]";
   }
-  return base::concat(text, ", ", calls_text(trace), "}");
+  return base::concat(text, ", ", calls_text(trace, with_products), "}");
 }
 
 PlannedStep PlannedStep::from_json(const std::string& text, const std::string& name) {

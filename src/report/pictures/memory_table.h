@@ -10,11 +10,11 @@
 
 namespace smp::report {
 
-/// A text that explains what measured memory counts and predicted memory does not.
+/// A text that explains what measured memory counts.
 inline constexpr const char* kMeasuredMemory =
-    "Measured memory is the most that the process took beyond what it had before there was a "
-    "model: with the batch, with what operators take inside, with what the heap keeps, and with "
-    "what other ranks have lent it; predicted are tensors alone.";
+    "Measured memory is the most bytes of tensors at once, from the second step on, beyond those "
+    "that there were before the run: on stage 0 with the batch. What ranks lend each other counts "
+    "where it was made.";
 
 /// Returns a row of headings, then a row per stage; each number has its unit, "-" stands for an
 /// unknown one. No rows at all if nothing is known.

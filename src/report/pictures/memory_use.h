@@ -7,8 +7,8 @@
 
 namespace smp::report {
 
-/// The most bytes that each stage took while it trained, beyond what its process had before there
-/// was a model; 0: not known.
+/// The most bytes of tensors that each stage held at once while it trained, beyond those that there
+/// were before there was a model; 0: not known.
 using MemoryUse = std::vector<std::int64_t>;
 
 /// True if some stage was measured.

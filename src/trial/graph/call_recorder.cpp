@@ -27,6 +27,7 @@ CallRecorder::CallRecorder(std::vector<const ModuleTree*> trees, Reading now)
       traces_(trees_.size()),
       times_(trees_.size()),
       body_pending_(trees_.size(), Reading(now.size())),
+      body_products_(trees_.size()),
       last_(std::move(now)) {
   for (std::size_t m = 0; m < trees_.size(); ++m) add_intervals(static_cast<int>(m));
 }
@@ -45,11 +46,25 @@ Reading& CallRecorder::pending(int model) {
   return current().model == model ? frames_.back().pending : body_pending_[model];
 }
 
+CallRecorder::Products& CallRecorder::products(int model) {
+  return current().model == model ? frames_.back().products : body_products_[model];
+}
+
+void CallRecorder::note_product(double seconds, std::int64_t bytes) {
+  const auto add = [&](Products& products) {
+    products.seconds += seconds;
+    products.bytes += bytes;
+  };
+  if (!frames_.empty()) return add(frames_.back().products);
+  for (auto& products : body_products_) add(products);
+}
+
 void CallRecorder::add_intervals(int model) {
   times_[model].resize(traces_[model].num_intervals(), Reading(last_.size()));
 }
 
-void CallRecorder::settle(int model, const simulate::IntervalId& id, Reading& pending) {
+void CallRecorder::settle(int model, const simulate::IntervalId& id, Reading& pending,
+                          Products& products) {
   // Where all of a backward is for weights, sums of its parts differ by their rounding.
   for (auto& times : pending) times.weights = std::min(times.weights, times.backward);
   auto& trace = traces_[model];
@@ -59,6 +74,9 @@ void CallRecorder::settle(int model, const simulate::IntervalId& id, Reading& pe
   own.seconds = pending.front().forward;
   own.backward_seconds = pending.front().backward;
   own.weight_seconds = pending.front().weights;
+  own.product_seconds = products.seconds;
+  own.product_bytes = products.bytes;
+  products = {};
   times_[model][simulate::Trace::index_of(id)] = std::exchange(pending, Reading(pending.size()));
 }
 
@@ -79,7 +97,7 @@ void CallRecorder::begin(int model, int module, std::int64_t input_bytes, const 
   const int number = static_cast<int>(calls.size());
   calls.push_back(call);
   add_intervals(model);
-  settle(model, {number, true}, pending(model));
+  settle(model, {number, true}, pending(model), products(model));
   frames_.push_back({{model, number}, Reading(now.size())});
 }
 
@@ -87,7 +105,7 @@ void CallRecorder::end(std::int64_t output_bytes, const Reading& now) {
   SMP_ASSERT(!frames_.empty());
   advance(now);
   const Call call = frames_.back().call;
-  settle(call.model, {call.number, false}, frames_.back().pending);
+  settle(call.model, {call.number, false}, frames_.back().pending, frames_.back().products);
   at(call).output_bytes = output_bytes;
   frames_.pop_back();
 }
@@ -102,7 +120,7 @@ void CallRecorder::finish(const Reading& now) {
   SMP_ASSERT(frames_.empty());
   advance(now);
   for (std::size_t m = 0; m < traces_.size(); ++m) {
-    settle(static_cast<int>(m), {-1, false}, body_pending_[m]);
+    settle(static_cast<int>(m), {-1, false}, body_pending_[m], body_products_[m]);
   }
 }
 

@@ -30,6 +30,8 @@ class CallRecorder {
 
   void begin(int model, int module, std::int64_t input_bytes, const Reading& now);
   void end(std::int64_t output_bytes, const Reading& now);
+  /// Notes a product that the innermost call has computed.
+  void note_product(double seconds, std::int64_t bytes);
   /// Notes that the body calls backward on the result of `call`.
   void note_loss(const Call& call);
   /// Notes that the body returned.
@@ -50,20 +52,27 @@ class CallRecorder {
   std::vector<simulate::IntervalTimes> times_on(int model, std::size_t device) const;
 
  private:
+  struct Products {
+    double seconds = 0;
+    std::int64_t bytes = 0;
+  };
   struct Frame {
     Call call;
     Reading pending;  // computed since its previous own call
+    Products products = {};
   };
   void advance(const Reading& now);
   Reading& pending(int model);
+  Products& products(int model);
   void add_intervals(int model);
-  /// Moves the pending times to the interval `id` of `model`.
-  void settle(int model, const simulate::IntervalId& id, Reading& pending);
+  /// Moves the pending times and products to the interval `id` of `model`.
+  void settle(int model, const simulate::IntervalId& id, Reading& pending, Products& products);
 
   std::vector<const ModuleTree*> trees_;
   std::vector<simulate::Trace> traces_;
   std::vector<std::vector<Reading>> times_;  // by model, by interval
   std::vector<Reading> body_pending_;        // by model
+  std::vector<Products> body_products_;      // likewise
   std::vector<Frame> frames_;
   Reading last_;
 };

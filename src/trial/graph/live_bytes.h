@@ -24,15 +24,21 @@ struct LiveTensor {
   std::int64_t bytes;
 };
 
+/// Storages by what they are.
+struct KnownStorages {
+  const std::unordered_set<const void*>& weights;  ///< not counted: they are there anyway
+  /// Not counted where the body runs, since they are there anyway; elsewhere as copies.
+  const std::unordered_set<const void*>& batch;
+  const std::unordered_set<const void*>& products;  ///< what products have returned
+};
+
 /// Fills in the bytes of the calls (activations and gradients, of their own and of their callers)
 /// and the shared tensors. Where the user wrote a backward, its time is set to unknown.
 /// @param nodes        the graph of the whole body
 /// @param interval_of  the compute interval that made the node with this sequence number
 /// @param live         the tensors that callers held during their calls
-/// @param weights      storages of weights, which are not counted: they are there anyway
 void account_live_bytes(const std::vector<KeepingNode>& nodes, const std::vector<LiveTensor>& live,
                         const std::function<ModelInterval(std::uint64_t)>& interval_of,
-                        const std::unordered_set<const void*>& weights,
-                        std::vector<simulate::Trace>& traces);
+                        const KnownStorages& known, std::vector<simulate::Trace>& traces);
 
 }  // namespace smp::partitioning

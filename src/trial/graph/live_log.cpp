@@ -58,6 +58,10 @@ void LiveLog::note_results(const std::vector<at::Tensor>& results) {
   }
 }
 
+void LiveLog::note_product(const at::Tensor& tensor) {
+  if (tensor.has_storage()) products_.push_back(tensor.storage().getWeakStorageImpl());
+}
+
 void LiveLog::keep_graph(const std::vector<at::Tensor>& roots) {
   for (const auto& root : roots) {
     if (root.defined() && root.grad_fn()) roots_.push_back(root.grad_fn());
@@ -68,7 +72,15 @@ void LiveLog::account(const std::unordered_set<const void*>& weights,
                       std::vector<simulate::Trace>& traces) const {
   const auto interval_of = [this](std::uint64_t number) { return interval_at(number); };
   const auto nodes = keeping_nodes(roots_);
-  account_live_bytes(nodes, live_, interval_of, weights, traces);
+  std::unordered_set<const void*> batch;
+  for (const auto& tensor : batch_) {
+    if (tensor.defined() && tensor.has_storage()) {
+      batch.insert(tensor.storage().unsafeGetStorageImpl());
+    }
+  }
+  std::unordered_set<const void*> products;
+  for (const auto& storage : products_) products.insert(storage._unsafe_get_target());
+  account_live_bytes(nodes, live_, interval_of, {weights, batch, products}, traces);
   auto& silent = traces.front().silent_nodes;
   for (const auto& node : nodes) {
     const auto name = node.fault.empty() ? std::string() : node.node->name();

@@ -33,6 +33,12 @@ class LiveLog {
   /// Notes the results of a call that ended as tensors that the call which runs on now holds.
   void note_results(const std::vector<at::Tensor>& results);
 
+  /// Notes tensors of the batch, and keeps them.
+  void note_batch(const std::vector<at::Tensor>& tensors) { batch_ = tensors; }
+
+  /// Notes what a product has returned.
+  void note_product(const at::Tensor& tensor);
+
   /// Keeps the graph below these tensors, so that account() counts what its nodes hold.
   void keep_graph(const std::vector<at::Tensor>& roots);
 
@@ -56,6 +62,8 @@ class LiveLog {
   std::vector<LiveTensor> live_;
   std::vector<std::vector<LiveTensor>> results_;  // by running call, the body first: of its callees
   std::vector<NodePointer<torch::autograd::Node>> roots_;
+  std::vector<at::Tensor> batch_;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> products_;
 };
 
 }  // namespace smp::partitioning

@@ -6,15 +6,33 @@
 #include <cstddef>
 #include <string_view>
 
+#include "module/products.h"
+
 namespace smp::partitioning {
 
-void OperatorNotes::note_costs(OperatorMeter& meter, ParameterReads& reads) {
+namespace {
+
+/// True for an operator of the forward whose result a call may keep.
+bool is_product(const at::RecordFunction& op) {
+  constexpr std::string_view kSpace = "aten::";
+  const std::string_view name = op.name();
+  if (!name.starts_with(kSpace) || OperatorWatch::inside_node()) return false;
+  const auto own = name.substr(kSpace.size());
+  return std::find(module::kProducts.begin(), module::kProducts.end(), own) !=
+         module::kProducts.end();
+}
+
+}  // namespace
+
+void OperatorNotes::note_costs(OperatorMeter& meter, ParameterReads& reads, LiveLog& live) {
   meter_ = &meter;
   reads_ = &reads;
+  live_ = &live;
 }
 
 void OperatorNotes::before(const at::RecordFunction& op, const OperatorKind& kind) {
   if (meter_ != nullptr) {
+    if (is_product(op)) product_began_ = meter_->times().front().forward;
     meter_->before(op, kind);
     note_reads(op, kind);
   }
@@ -26,11 +44,25 @@ void OperatorNotes::before(const at::RecordFunction& op, const OperatorKind& kin
 
 void OperatorNotes::after(const at::RecordFunction& op) {
   --depth_;
-  if (meter_ != nullptr) meter_->after(op);
+  if (meter_ != nullptr) {
+    meter_->after(op);
+    if (is_product(op)) note_product(op);
+  }
   if (states_ == nullptr) return;
   for (const auto& output : op.outputs()) {
     each_tensor(output, [&](const at::Tensor& tensor) { states_->note_result(tensor); });
   }
+}
+
+void OperatorNotes::note_product(const at::RecordFunction& op) {
+  std::int64_t bytes = 0;
+  for (const auto& output : op.outputs()) {
+    each_tensor(output, [&](const at::Tensor& tensor) {
+      bytes += static_cast<std::int64_t>(bytes_of(tensor));
+      live_->note_product(tensor);
+    });
+  }
+  calls_.note_product(meter_->times().front().forward - product_began_, bytes);
 }
 
 /// What a node reads its forward has saved, wherever that ran: a body that calls smp::grad() does

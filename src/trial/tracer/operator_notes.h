@@ -4,6 +4,7 @@
 #include <ATen/record_function.h>
 
 #include "trial/graph/call_recorder.h"
+#include "trial/graph/live_log.h"
 #include "trial/operators/operator_watch.h"
 #include "trial/operators/write_guard.h"
 #include "trial/tracer/parameter_reads.h"
@@ -15,10 +16,11 @@ namespace smp::partitioning {
 /// that are passed by reference must outlive this one.
 class OperatorNotes final : public OperatorListener {
  public:
-  OperatorNotes(const CallRecorder& calls, WriteGuard& guard) : calls_(calls), guard_(guard) {}
+  OperatorNotes(CallRecorder& calls, WriteGuard& guard) : calls_(calls), guard_(guard) {}
 
-  /// Starts to note also how long operators take, and whose weights they read.
-  void note_costs(OperatorMeter& meter, ParameterReads& reads);
+  /// Starts to note also how long operators take, whose weights they read, and what products
+  /// return.
+  void note_costs(OperatorMeter& meter, ParameterReads& reads, LiveLog& live);
   /// Starts to note also what operators write that modules keep.
   void note_state(StateWatch& states) { states_ = &states; }
   /// True if costs or state are noted; else only what a run writes matters.
@@ -31,11 +33,14 @@ class OperatorNotes final : public OperatorListener {
   void note_reads(const at::RecordFunction& op, const OperatorKind& kind);
   void note_writes(const at::RecordFunction& op, const OperatorKind& kind);
   void note_normalisation(const at::RecordFunction& op);
+  void note_product(const at::RecordFunction& op);
 
-  const CallRecorder& calls_;
+  CallRecorder& calls_;
   WriteGuard& guard_;
   OperatorMeter* meter_ = nullptr;
   ParameterReads* reads_ = nullptr;
+  LiveLog* live_ = nullptr;
+  double product_began_ = 0;  // on the meter
   StateWatch* states_ = nullptr;
   int depth_ = 0;  // operators that call operators
 };

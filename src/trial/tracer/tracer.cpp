@@ -327,7 +327,7 @@ Tracer::Traces Tracer::run_once(const Body& body, int microbatch, Watching watch
     const base::RandomScope random(
         base::mix_key(state.key, static_cast<std::uint64_t>(microbatch)));
     OperatorNotes notes(run.calls(), guard);
-    if (run.takes_sizes()) notes.note_costs(run.meter(), state.reads);
+    if (run.takes_sizes()) notes.note_costs(run.meter(), state.reads, run.live());
     if (state.watches_state()) notes.note_state(*state.states);
     std::optional<OperatorWatch> watch;
     if (notes.are_wanted()) watch.emplace(notes);
@@ -364,6 +364,10 @@ void Tracer::note_wait(double forward_seconds, double backward_seconds) {
 
 void Tracer::note_backward(const std::vector<at::Tensor>& roots) {
   state_->run->note_backward(roots);
+}
+
+void Tracer::note_batch(const std::vector<at::Tensor>& tensors) {
+  state_->run->live().note_batch(tensors);
 }
 
 void Tracer::note_assumed(double value) {

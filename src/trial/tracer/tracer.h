@@ -66,6 +66,9 @@ class Tracer final : public CallHandler {
   /// Notes that the backward of `roots` would follow here in a step; keeps their graph until it was
   /// looked at.
   void note_backward(const std::vector<at::Tensor>& roots);
+  /// Notes the arguments of the body, which are there anyway: only copies on other ranks take
+  /// memory.
+  void note_batch(const std::vector<at::Tensor>& tensors);
   /// Notes that the module that runs, or the body, would wait so long for other ranks in a step.
   void note_wait(double forward_seconds, double backward_seconds);
   /// Notes that the module that runs, or the body, asked for the value of a tensor and was given

@@ -97,7 +97,7 @@ void expect_close(const Result& result) {
   EXPECT_GT(result.measured, 4e6);
   EXPECT_LT(result.measured / result.predicted, 1.10)
       << "predicted " << result.predicted << ", measured " << result.measured;
-  EXPECT_LT(result.predicted / result.measured, 1.20)
+  EXPECT_LT(result.predicted / result.measured, 1.10)
       << "predicted " << result.predicted << ", measured " << result.measured;
 }
 

@@ -74,7 +74,8 @@ TEST(SharedStatePlan, IsThatOfOneMicrobatchAfterTheOther) {
   EXPECT_EQ(free.pipeline, "simple");
   EXPECT_LT(free.chosen.bubble, 0.4);
   EXPECT_GT(keeping.chosen.bubble, 0.45) << "while one stage works, the other waits";
-  EXPECT_LT(4 * most_of(keeping), most_of(free)) << "one of eight is there";
+  // One of eight is there, but all gradients are soon; the others hold most before any is.
+  EXPECT_LT(3 * most_of(keeping), most_of(free));
 }
 
 }  // namespace shared_state_plan_test

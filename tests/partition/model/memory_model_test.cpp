@@ -31,6 +31,25 @@ TEST(MemoryModel, AddsUpWhatAStageHolds) {
   EXPECT_EQ(memory[1].most(), memory[1].usual()) << "what was seen is possible";
 }
 
+TEST(MemoryModel, TellsWhoseBackwardMakesTheGradientsOfWhichWeights) {
+  TreeBuilder build;
+  build.module("called", 400);
+  const auto inner = build.tree.add("called.norm", 1);
+  TreeParameter weight;
+  weight.name = "called.norm.weight";
+  weight.bytes = weight.gradient_bytes = 8;
+  build.tree.parameters.push_back(weight);
+  build.tree.nodes[inner].parameters.push_back({"weight", 1});
+  simulate::Trace trace;
+  trace.calls = {{.module = 0}, {.module = 1, .caller = 0}};
+  trace.foreign_uses = {{0, 1}};
+  const auto gradients = weight_gradients(build.tree, trace);
+  EXPECT_EQ(gradients.bytes, (std::vector<std::int64_t>{400, 8}));
+  EXPECT_EQ(gradients.of_module[1], (std::vector<int>{0, 1})) << "its own, and of a part of it";
+  EXPECT_EQ(gradients.of_module[inner], std::vector<int>());
+  EXPECT_EQ(gradients.of_module[0], std::vector<int>{1}) << "read by the model itself";
+}
+
 TEST(MemoryModel, GivesFrozenWeightsNeitherGradientsNorOptimizerState) {
   TreeBuilder build;
   build.module("trained", 400);

@@ -258,7 +258,8 @@ TEST(ScheduleComparison, TheSchedulesOfThePlanTakeAsLongAsThePlanSays) {
     EXPECT_NEAR(outcome.step_seconds, plan.summary()->chosen.step_seconds, 1e-9) << pipeline;
     EXPECT_NEAR(outcome.bubble, plan.summary()->chosen.bubble, 1e-9) << pipeline;
     for (std::size_t stage = 0; stage < 3; ++stage) {
-      EXPECT_EQ(outcome.activations.at(stage), plan.summary()->stages[stage].most_activations)
+      // A plan also knows the gradients that wait for those of earlier microbatches.
+      EXPECT_LE(outcome.activations.at(stage), plan.summary()->stages[stage].most_activations)
           << pipeline << ", stage " << stage;
     }
   }

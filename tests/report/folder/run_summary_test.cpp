@@ -41,9 +41,9 @@ tokens/s      4000          -
 memory   measured  predicted   at most
 stage 0  50.0 MiB   40.0 MiB  40.0 MiB
 stage 1  45.0 MiB   36.0 MiB  40.0 MiB
-Medians, without the first step. Measured memory is the most that the process took beyond what it
-had before there was a model: with the batch, with what operators take inside, with what the heap
-keeps, and with what other ranks have lent it; predicted are tensors alone.
+Medians, without the first step. Measured memory is the most bytes of tensors at once, from the
+second step on, beyond those that there were before the run: on stage 0 with the batch. What ranks
+lend each other counts where it was made.
 )");
 }
 

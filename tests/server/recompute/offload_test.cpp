@@ -165,9 +165,9 @@ std::vector<Tensor> gradients(const std::shared_ptr<Offload>& offload) {
   for (int i = 0; i < 4; ++i) blocks.emplace_back(8, 8);
   const auto x = torch::randn({6, 8}).requires_grad_();
   const auto run = [&](int block, const Tensor& value, const Tensor& part) {
-    const auto& linear = blocks[static_cast<std::size_t>(block)];
     return checkpointed(
-        [linear](const Tensor& all, const Tensor& some) mutable {
+        [linear = blocks[static_cast<std::size_t>(block)]](const Tensor& all,
+                                                           const Tensor& some) mutable {
           const auto y = torch::sigmoid(linear(all)) * some;
           return y.tanh() * all;
         },

@@ -78,5 +78,24 @@ TEST_F(LiveLogTest, CountsNoWeights) {
   EXPECT_EQ(call(1).after.activation_bytes, kBytes) << "the other factor";
 }
 
+/// Who reads the batch where the body runs holds nothing more; on another rank it would.
+TEST_F(LiveLogTest, CountsNothingOfTheBatch) {
+  const auto batch = at::ones({6});
+  const auto weight = input();
+  log_.note_batch({batch});
+  log_.begin({0, 1});
+  log_.note_arguments({batch});
+  const auto y = batch * weight;
+  log_.end({0, 0});
+  log_.keep_graph({y});
+  log_.account({weight.storage().unsafeGetStorageImpl()}, traces_);
+  EXPECT_EQ(call(1).caller_live_bytes, 0);
+  EXPECT_EQ(call(1).after.activation_bytes, 0);
+  ASSERT_EQ(traces_[0].shared.size(), 1u);
+  EXPECT_EQ(traces_[0].shared[0].bytes, kBytes);
+  EXPECT_EQ(traces_[0].shared[0].keepers,
+            (std::vector<simulate::IntervalId>{{0, true}, {1, false}}));
+}
+
 }  // namespace
 }  // namespace smp::partitioning
