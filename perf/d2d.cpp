@@ -411,23 +411,20 @@ void compare_all(std::optional<Report>& report, const d2d::MpiSession& mpi,
 void run(int argc, char** argv) {
   CLI::App app("Bytes from rank to rank: our shared memory beside MPI", "smp perf d2d");
   std::size_t plain = 0;
-  std::string part;
-  app.add_option("--part", part, "to measure alone, beside the other's earlier rows")
-      ->check(CLI::IsMember({"ways", "neuron"}));
+  bool neuron_alone = false;
+  app.add_flag("--neuron", neuron_alone,
+               "wires between Neuron cores alone, for perf/results/d2d_neuron.json");
   app.add_option("--plain-mpi", plain, "only print what MPI takes for so many bytes");
   if (!parse_options(app, argc, argv)) return;
   const d2d::MpiSession mpi;
   SMP_REQUIRE(mpi.size() == 2, "perf d2d runs on 2 ranks, not on ", mpi.size());
   if (plain > 0) return measure_plain_mpi(mpi, plain);
-  auto report = report_of_ranks(mpi.rank().value(), "d2d",
-                                part.empty() ? Report::Earlier::kDropped : Report::Earlier::kKept);
-  if (part != "neuron") {
+  auto report = report_of_ranks(mpi.rank().value(), neuron_alone ? "d2d_neuron" : "d2d");
+  if (!neuron_alone) {
     compare_all(report, mpi, ping_pong_tools(base::concat(argv[0], " --plain-mpi")));
   }
-  if (part != "ways") {
-    if (report) report_neuron_paths(*report);
-    meet_asleep();
-  }
+  if (report) report_neuron_paths(*report);
+  meet_asleep();
   if (report) report->finish();
 }
 

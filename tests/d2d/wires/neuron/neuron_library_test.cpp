@@ -20,9 +20,10 @@ using testing::HasSubstr;
 TEST(NeuronLibrary, KnowsTheFormOfCallsByTheirVersion) {
   EXPECT_EQ(load_neuron(played_library(30).c_str()).interface, NeuronInterface::kErrorTracker);
   EXPECT_EQ(load_neuron(played_library(31).c_str()).interface, NeuronInterface::kResult);
-  const auto newest = load_neuron(played_library(34).c_str());
+  EXPECT_EQ(load_neuron(played_library(34).c_str()).version, "2.34.50 (SDK 2.32)");
+  const auto newest = load_neuron(played_library(35).c_str());
   EXPECT_EQ(newest.interface, NeuronInterface::kResult);
-  EXPECT_EQ(newest.version, "2.34.50 (SDK 2.32)");
+  EXPECT_EQ(newest.version, "2.35.50 (SDK 2.33)");
   EXPECT_NE(newest.told.read, nullptr);
   EXPECT_EQ(newest.tracked.read, nullptr);
 }
@@ -39,7 +40,7 @@ TEST(NeuronLibrary, ThatIsNotThereIsNamedWithItsPackage) {
 TEST(NeuronLibrary, ThatIsOfNoKnownReleaseIsRefusedByName) {
   EXPECT_THAT(refusal<PeerLostError>([] { load_neuron(played_library(99).c_str()); }),
               AllOf(HasSubstr("2.99.50"), HasSubstr("2.30 (SDK 2.28), 2.31 (SDK 2.29)"),
-                    HasSubstr("2.34 (SDK 2.32)")));
+                    HasSubstr("2.35 (SDK 2.33)")));
 }
 
 /// A library beside the files of another package.

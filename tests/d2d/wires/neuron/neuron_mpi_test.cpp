@@ -29,7 +29,9 @@ constexpr base::Nanoseconds kPatience = 60 * base::kSecond;
 
 /// A rank's core of the machine that all ranks share.
 struct CoreOfRank {
-  explicit CoreOfRank(int minor) : machine(shared_mpi_session()), neuron(minor) {}
+  explicit CoreOfRank(int minor) : machine(shared_mpi_session()), neuron(minor) {
+    neuron.knobs().collective_ms = 30'000;  // ranks wait for cores of this machine
+  }
   /// The file is one of this job.
   struct Machine {
     explicit Machine(const MpiSession& job) : job(job) {
