@@ -115,13 +115,13 @@ bool NeuronCollectiveWire::take_core() {
     if (other.outgoing.empty() && !other.is_wanted) return true;  // an earlier turn had it
     other.is_wanted = false;
     turn_ = Turn{with};
-    tell(with, kTurn, {note_outgoing(*turn_), other.turns++});
+    note_outgoing(*turn_);
+    tell(with, kTurn, {turn_->out_id, other.turns++});
     return true;
   }
   turn_ = Turn{with};
   note_incoming(*turn_, std::exchange(other.offered, kNone));
-  tell(with, kEntered, {note_outgoing(*turn_), other.turns - 1});
-  turn_->is_met = true;
+  note_outgoing(*turn_);
   return true;
 }
 
@@ -130,11 +130,11 @@ void NeuronCollectiveWire::note_incoming(Turn& turn, TransferId id) {
   if (id != kNone) turn.in = piece_of(incoming(turn.with, id));
 }
 
-TransferId NeuronCollectiveWire::note_outgoing(Turn& turn) {
+void NeuronCollectiveWire::note_outgoing(Turn& turn) {
   const auto& outgoing = peer(turn.with).outgoing;
-  if (outgoing.empty()) return kNone;
+  if (outgoing.empty()) return;
   turn.out = piece_of(outgoing.front());
-  return outgoing.front().id;
+  turn.out_id = outgoing.front().id;
 }
 
 /// Starts what the turn does next; false: nothing can be started.
@@ -150,7 +150,11 @@ bool NeuronCollectiveWire::start_stage() {
     case Stage::kLoading:
       if (turn.out == 0) break;
       return turn.is_started = gathers_->load(place_in(other.outgoing.front()), turn.out);
-    case Stage::kMeeting:
+    case Stage::kMeeting:  // both have loaded: they enter at about the same time
+      if (!is_below(turn.with)) {
+        tell(turn.with, kEntered, {turn.out_id, other.turns - 1});
+        turn.is_met = true;
+      }
       if (!turn.is_met) return false;
       break;
     case Stage::kExchanging:

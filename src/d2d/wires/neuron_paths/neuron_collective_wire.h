@@ -59,7 +59,7 @@ class NeuronCollectiveWire final : public NeuronWire {
   struct Turn {
     GlobalRank with;
     std::size_t out = 0, in = 0;  // bytes of this rank's piece, and of the peer's
-    TransferId in_id = kNone;
+    TransferId out_id = kNone, in_id = kNone;
     bool is_met = false;  // the peer has its core as well
     Stage stage = Stage::kLoading;
     bool is_started = false;  // what the stage does
@@ -83,7 +83,7 @@ class NeuronCollectiveWire final : public NeuronWire {
   void wait_for_core(GlobalRank with);
   bool take_core();
   void note_incoming(Turn& turn, TransferId id);
-  TransferId note_outgoing(Turn& turn);
+  void note_outgoing(Turn& turn);
   bool may_answer_early(GlobalRank source) const noexcept;
   bool step();
   bool start_stage();

@@ -62,6 +62,7 @@ bool NeuronSendReceiveWire::test_connections() {
 
 void NeuronSendReceiveWire::on_control(GlobalRank source, ByteBuffer&& bytes) {
   peer(source).held.push(std::move(bytes));
+  ++held_;
 }
 
 bool NeuronSendReceiveWire::on_told(GlobalRank source, std::uint32_t kind, const Message& message) {
@@ -156,7 +157,7 @@ bool NeuronSendReceiveWire::post_receives(GlobalRank rank, Peer& from) {
                                         doing("receiving ", transfer, from));
     if (!request) break;
     tell(rank, kPosted, {transfer.id, from.in.posted});
-    from.in.pending.push_back({from.in.ready.pop(), *request, clock_.now(), from.in.posted});
+    from.in.pending.push_back({from.in.ready.pop(), *request, 0, from.in.posted});
     ++from.in.posted;
     ++under_way_;
     moved = true;
@@ -202,11 +203,13 @@ bool NeuronSendReceiveWire::is_behind(const Peer& to) const noexcept {
 
 /// Hands on control bytes, each after the ends of what it may answer.
 bool NeuronSendReceiveWire::hand_on_kept() {
+  if (held_ == 0) return false;
   bool moved = false;
   for (const GlobalRank member : members()) {
     if (member == rank()) continue;
     auto& other = peer(member);
     while (!other.held.empty() && !is_behind(other)) {
+      --held_;
       hand_on_control(member, other.held.pop());
       moved = true;
     }

@@ -46,8 +46,8 @@ class NeuronSendReceiveWire final : public NeuronWire {
   enum : std::uint32_t { kPosted = kOwn, kArrived };
   struct Moving : Transfer {
     NeuronSendReceive::Request request = nullptr;
-    base::Nanoseconds posted = 0;
-    std::uint64_t number = 0;  // of the request on its way
+    base::Nanoseconds posted = 0;  // of a send: a receive waits for its sender
+    std::uint64_t number = 0;      // of the request on its way
   };
   struct Way {  // to a peer, or from it
     NeuronSendReceive::Communicator communicator = nullptr;
@@ -98,6 +98,7 @@ class NeuronSendReceiveWire final : public NeuronWire {
   base::Nanoseconds connect_until_ = 0;
   std::size_t unconnected_ = 0;       // ways
   std::size_t under_way_ = 0;         // requests, and receives that are not flushed
+  std::size_t held_ = 0;              // control bytes of all peers
   std::vector<Unflushed> unflushed_;  // receives that have ended
 };
 

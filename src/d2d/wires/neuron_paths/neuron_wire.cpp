@@ -124,8 +124,10 @@ bool NeuronWire::complete() {
 
 bool NeuronWire::poll() {
   bool moved = go_on();
-  moved |= messages_->poll();
-  moved |= go_on();
+  if (messages_->poll()) {
+    go_on();
+    moved = true;
+  }
   moved |= hand_on_kept();
   moved |= completions_.tell(handler());
   return moved;
