@@ -102,10 +102,10 @@ struct SMP_API Config {
   /// Choice of what is computed again: "by_hand", what the two keys above and the program say, or
   /// "auto", also what the planner finds that it takes to fit `stage_memory`, and no more.
   std::string activation_checkpointing = "by_hand";
-  /// If true, has no effect on CPUs, which warns, and is refused on other devices, where what
-  /// checkpointed modules keep cannot leave them yet (docs/memory.md).
+  /// If true, what checkpointed modules keep of a microbatch waits for its backward in memory of
+  /// the host, where the device is no CPU (docs/memory.md); on CPUs it has no effect, which warns.
   bool offload_activations = false;
-  /// Number of tasks that goes with `offload_activations`; accepted, without effect.
+  /// Number of calls before whose backward it comes back to the device; 0: when it is needed.
   int activation_loading_horizon = 4;
   /// A plan to use instead of making one, as written to `plan.json` of a run. Other name of the
   /// key: `partition_file`.
