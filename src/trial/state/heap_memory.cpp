@@ -236,10 +236,15 @@ std::size_t container_elements(Snapshot& memory, const Words& words, std::size_t
 
 bool is_shared_pointer(Snapshot& memory, const Words& words) {
   constexpr std::size_t kCounts = 16;
+  // Counts apart from their object are with its address alone. A tensor, whose third word is its
+  // storage's address, is larger.
+  constexpr std::size_t kMostApart = 40;
   constexpr std::uint32_t kMostUsers = 1 << 20;
   const auto object = words[0], counts = words[1];
-  if (object == 0 || memory.block_size(counts) == 0) return false;
-  if (object != counts + kCounts && memory.word_at(counts + kCounts) != object) return false;
+  const auto block = memory.block_size(counts);
+  if (object == 0 || block == 0) return false;
+  const bool is_apart = block <= kMostApart && memory.word_at(counts + kCounts) == object;
+  if (object != counts + kCounts && !is_apart) return false;
   const auto users = memory.word_at(counts + kWord);
   const auto strong = static_cast<std::uint32_t>(users);
   const auto weak = static_cast<std::uint32_t>(users >> 32);

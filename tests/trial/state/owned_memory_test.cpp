@@ -46,6 +46,14 @@ struct Holder : torch::nn::Module {
   at::Tensor buffer = register_buffer("buffer", at::ones({2}));
 };
 
+/// What was in its memory before shows in room that no member uses: here the address of a storage,
+/// and the tensor behind it looks like the counts of a shared object.
+struct StaleImpl : torch::nn::Module {
+  StaleImpl() { stale = reinterpret_cast<std::uintptr_t>(tensor.storage().unsafeGetStorageImpl()); }
+  std::uintptr_t stale;
+  at::Tensor tensor = at::ones({2});
+};
+
 class OwnedMemoryTest : public testing::Test {
  protected:
   OwnedMemoryTest() {
@@ -147,6 +155,13 @@ TEST_F(OwnedMemoryTest, NumbersThatLookLikePointersDoNoHarm) {
   const auto odd = std::make_shared<Odd>();
   const auto before = owned_.picture(whole_module(*odd));
   EXPECT_EQ(owned_.picture(whole_module(*odd)), before);
+}
+
+TEST_F(OwnedMemoryTest, OverlooksAStorageThatATensorHolds) {
+  const auto stale = std::make_shared<StaleImpl>();
+  const auto before = owned_.picture(whole_module(*stale));
+  const auto alias = stale->tensor.detach();
+  EXPECT_EQ(owned_.picture(whole_module(*stale)), before);
 }
 
 }  // namespace owned_memory_test
