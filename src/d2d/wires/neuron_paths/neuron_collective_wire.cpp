@@ -59,8 +59,7 @@ bool NeuronCollectiveWire::on_told(GlobalRank source, std::uint32_t kind, const 
       on_ready(source, message.id);
       return true;
     case kWanted:
-      peer(source).is_wanted = true;
-      wait_for_core(source);
+      on_wanted(source, message.number);
       return true;
     case kTurn:
     case kEntered:
@@ -79,7 +78,16 @@ void NeuronCollectiveWire::want_turn(GlobalRank with) {
   if (other.outgoing.empty()) return;
   if (is_below(with)) return wait_for_core(with);
   if (std::exchange(other.is_wanted, true)) return;
-  tell(with, kWanted, {});
+  tell(with, kWanted, {kNone, other.turns});
+}
+
+/// A turn that was on its way to the higher rank when that asked takes what it has: another one
+/// would be empty, and a rank that has got everything may not be there for it.
+void NeuronCollectiveWire::on_wanted(GlobalRank source, std::uint64_t turns_known) {
+  auto& other = peer(source);
+  if (turns_known != other.turns) return;
+  other.is_wanted = true;
+  wait_for_core(source);
 }
 
 void NeuronCollectiveWire::wait_for_core(GlobalRank with) {
@@ -95,7 +103,7 @@ void NeuronCollectiveWire::on_turn(GlobalRank source, const Message& message) {
              source, " instead of ", expected);
   if (!is_below(source)) {
     ++other.turns;
-    other.is_wanted = false;  // this one has what this rank sends as well
+    other.is_wanted = true;  // it takes what this rank sends until it has its core
     other.offered = message.id;
     return wait_for_core(source);
   }
@@ -122,6 +130,7 @@ bool NeuronCollectiveWire::take_core() {
   turn_ = Turn{with};
   note_incoming(*turn_, std::exchange(other.offered, kNone));
   note_outgoing(*turn_);
+  other.is_wanted = false;
   return true;
 }
 
@@ -158,7 +167,7 @@ bool NeuronCollectiveWire::start_stage() {
       if (!turn.is_met) return false;
       break;
     case Stage::kExchanging:
-      if (larger == 0) break;  // what was wanted had an earlier turn
+      SMP_ASSERT(larger > 0, "rank ", rank(), ": an empty turn with ", other.name);
       return turn.is_started = gathers_->enter(turn.with.value(), larger, other.name);
     case Stage::kUnloading:
       if (turn.in == 0) return end_turn(), true;

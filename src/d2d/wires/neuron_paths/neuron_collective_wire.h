@@ -36,7 +36,7 @@ class NeuronCollectiveWire final : public NeuronWire {
  private:
   enum : std::uint32_t {
     kReady = kOwn,  // the receiver of the transfer is ready
-    kWanted,        // the higher rank has something to send
+    kWanted,        // the higher rank has something to send; how many turns it was told of
     kTurn,          // the lower rank has its core, for a piece of the transfer, or kNone
     kEntered,       // the higher rank has its core as well; the same
   };
@@ -50,7 +50,7 @@ class NeuronCollectiveWire final : public NeuronWire {
     std::vector<Moving> incoming{};  // that it was told of
     Fifo<ByteBuffer> held{};         // control bytes that came before the end of a turn
     bool is_waiting = false;         // for this rank's core
-    bool is_wanted = false;          // a turn, by the higher of the two
+    bool is_wanted = false;          // a turn, by the higher of the two; there: or one is coming
     TransferId offered = kNone;      // by the lower one, in the turn that waits
     std::uint64_t turns = 0;         // that were begun
     std::string name{};
@@ -80,6 +80,7 @@ class NeuronCollectiveWire final : public NeuronWire {
   void on_ready(GlobalRank source, TransferId id);
   void on_turn(GlobalRank source, const Message& message);
   void want_turn(GlobalRank with);
+  void on_wanted(GlobalRank source, std::uint64_t turns_known);
   void wait_for_core(GlobalRank with);
   bool take_core();
   void note_incoming(Turn& turn, TransferId id);

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <cstdlib>
+#include <random>
 #include <string>
+#include <vector>
 
 #include "d2d/wires/neuron/neuron_wire_cluster.h"
 #include "smp/error.h"
@@ -85,6 +87,37 @@ TEST(NeuronCollectiveWire, IsHeldUpByNoRing) {
                                                            GlobalRank(i), 1, 2);
     }
     cluster.run_until([](WireEnd& end) { return end.received.size() + end.sent.size() == 2; });
+    for (const auto& place : places) EXPECT_EQ(place, bytes);
+  }
+}
+
+/// A rank that has got and sent everything may be elsewhere, in a call of MPI say: it is not needed
+/// for a turn that moves nothing.
+TEST(NeuronCollectiveWire, NeedsNobodyWhoIsDone) {
+  const Bytes bytes = random_bytes(300, 1);
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    CollectiveWires cluster(34, 4096);
+    auto& ends = cluster.ends();
+    std::vector<Bytes> places(3, Bytes(bytes.size()));
+    const auto move = [&](int from, int to, Bytes& place) {
+      ends[static_cast<std::size_t>(from)]->wire().send(bytes, GlobalRank(to), 1, 1);
+      ends[static_cast<std::size_t>(to)]->wire().receive(place, GlobalRank(from), 1, 2);
+    };
+    move(0, 1, places[0]);
+    move(1, 0, places[1]);
+    const auto is_done = [&](std::size_t rank, std::size_t transfers) {
+      auto& end = *ends[rank];
+      return end.received.size() + end.sent.size() == transfers && end.wire().drained();
+    };
+    std::minstd_rand random(seed + 1);
+    while (!is_done(1, 2)) ends[random() % 2]->wire().poll();
+    move(2, 0, places[2]);
+    const auto end = base::SteadyClock().now() + kPatience;
+    while (!is_done(0, 3) && base::SteadyClock().now() < end) {
+      ends[0]->wire().poll();
+      ends[2]->wire().poll();
+    }
+    ASSERT_TRUE(is_done(0, 3)) << seed;
     for (const auto& place : places) EXPECT_EQ(place, bytes);
   }
 }
