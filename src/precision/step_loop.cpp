@@ -10,7 +10,6 @@
 
 #include "precision/numbers.h"
 #include "precision/random_bits.h"
-#include "precision/root_and_quotient.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -163,8 +162,7 @@ SMP_INLINE void penalise(Block<float>& gradient, const Block<float>& value,
   }
 }
 
-/// In the order of LibTorch's operators, with fused multiply-add where these have it. By chance,
-/// what rounding adds is 10,000 times as much as what root_of() and quotient_of() are off.
+/// In the order of LibTorch's operators, with fused multiply-add where these have it.
 SMP_INLINE void compute(Block<float>& value, Block<float>& gradient, const StepTensors& tensors,
                         const AdamFactors& f, bool by_chance, std::int64_t begin,
                         std::int64_t count) noexcept {
@@ -178,18 +176,15 @@ SMP_INLINE void compute(Block<float>& value, Block<float>& gradient, const StepT
   }
   if (by_chance) {
     for (std::size_t i = 0; i < value.size(); ++i) {
-      below[i] = root_of(square[i]) * f.inverse_root2 + f.eps;
-    }
-    for (std::size_t i = 0; i < value.size(); ++i) {
-      value[i] = value[i] * f.decay + quotient_of(f.step * mean[i], below[i]);
+      below[i] = __builtin_sqrtf(square[i]) * f.inverse_root2 + f.eps;
     }
   } else {
     for (std::size_t i = 0; i < value.size(); ++i) {
       below[i] = __builtin_sqrtf(square[i]) / f.root2 + f.eps;
     }
-    for (std::size_t i = 0; i < value.size(); ++i) {
-      value[i] = value[i] * f.decay + (f.step * mean[i]) / below[i];
-    }
+  }
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    value[i] = value[i] * f.decay + (f.step * mean[i]) / below[i];
   }
   write(mean, tensors.first, begin, count);
   write(square, tensors.second, begin, count);

@@ -50,8 +50,7 @@ struct SgdFactors {
 
 /// The same loops for processors of one kind. All give the same bits: those of LibTorch's operators
 /// on processors that have fused multiply-add, where LibTorch uses it. By chance, Adam multiplies
-/// by `inverse_root2` instead of dividing, and its steps may be off by 1e-6 of themselves
-/// (precision/root_and_quotient.h).
+/// by `inverse_root2` instead of dividing.
 struct StepLoops {
   const char* name;
   void (*adam)(const StepTensors&, std::int64_t count, const StepRounding&, const AdamFactors&);
