@@ -11,6 +11,7 @@
 
 #include "base/machine/home_device.h"
 #include "d2d/channel/channel_cluster.h"
+#include "d2d/tensors/tensor_bytes.h"
 #include "d2d/wires/local/local_wire.h"
 #include "d2d/wires/neuron/played_neuron.h"
 #include "d2d/wires/neuron_paths/neuron_staging_wire.h"
@@ -149,6 +150,20 @@ TEST_F(ChannelsOfTwo, BringTensorsFromCoreToCore) {
             "local, tensors over neuron_staging");
   players[1]->arrived.clear();
   EXPECT_EQ(pool.used(), 0U) << "what was sent is freed when it has left";
+}
+
+TEST_F(NeuronTensors, AreCountedAsThoseOfOtherDevicesAre) {
+  const auto before = tensor_bytes(NeuronDevice::device());
+  ASSERT_TRUE(before);
+  {
+    const auto there = on_neuron(at::zeros({1000}));
+    EXPECT_EQ(tensor_bytes(NeuronDevice::device())->live - before->live, 4096) << "whole blocks";
+  }
+  const auto after = tensor_bytes(NeuronDevice::device());
+  EXPECT_EQ(after->live, before->live);
+  EXPECT_GE(after->most - before->live, 4096);
+  forget_most_tensor_bytes(NeuronDevice::device());
+  EXPECT_EQ(tensor_bytes(NeuronDevice::device())->most, before->live);
 }
 
 }  // namespace neuron_device_test

@@ -6,6 +6,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <unistd.h>
 
@@ -38,7 +39,7 @@ FakeMemory& memory() {
 
 namespace {
 
-class Allocator final : public c10::Allocator {
+class Allocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     void* const block = memory().allocate(bytes);
@@ -48,6 +49,19 @@ class Allocator final : public c10::Allocator {
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     if (bytes > 0) std::memcpy(memory().real(to), memory().real(from), bytes);
   }
+
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    stats.allocated_bytes[kAll].current = static_cast<std::int64_t>(memory().live());
+    stats.allocated_bytes[kAll].peak = static_cast<std::int64_t>(memory().most());
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override { memory().forget_most(); }
 
  private:
   static void free_block(void* block) { memory().free(block); }

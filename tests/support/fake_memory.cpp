@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace smp::support {
@@ -35,6 +36,7 @@ void* FakeMemory::allocate(std::size_t bytes) {
   if (size > wanted) add_free(offset + wanted, size - wanted);
   taken_.emplace(offset, wanted);
   live_ += wanted;
+  most_ = std::max(most_, live_);
   poison(offset, wanted);
   return shown_ + offset;
 }
@@ -55,6 +57,16 @@ void* FakeMemory::real(const void* address) const noexcept {
   const auto* const place = static_cast<const char*>(address);
   if (place < shown_ || place >= shown_ + kBytes) return const_cast<void*>(address);
   return real_ + (place - shown_);
+}
+
+std::size_t FakeMemory::most() {
+  const std::lock_guard lock(mutex_);
+  return most_;
+}
+
+void FakeMemory::forget_most() {
+  const std::lock_guard lock(mutex_);
+  most_ = live_;
 }
 
 std::size_t FakeMemory::live() {

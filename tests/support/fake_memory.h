@@ -25,8 +25,10 @@ class FakeMemory {
   void free(void* address);
   /// Where the elements at `address` are; what is not of this memory stays what it is.
   void* real(const void* address) const noexcept;
-  /// Bytes of blocks that are taken.
+  /// Bytes of blocks that are taken, and the most there were since forget_most().
   std::size_t live();
+  std::size_t most();
+  void forget_most();
 
  private:
   void poison(std::size_t offset, std::size_t size);
@@ -38,7 +40,7 @@ class FakeMemory {
   char *shown_, *real_;
   std::map<std::size_t, std::size_t> free_, taken_;        // sizes by offset
   std::set<std::pair<std::size_t, std::size_t>> by_size_;  // free ones: size, offset
-  std::size_t live_ = 0;
+  std::size_t live_ = 0, most_ = 0;
 };
 
 }  // namespace smp::support

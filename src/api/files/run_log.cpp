@@ -22,7 +22,7 @@
 #include "base/forked_child.h"
 #include "base/log.h"
 #include "base/memory/mapped_file.h"
-#include "d2d/tensors/tensor_count.h"
+#include "d2d/tensors/tensor_bytes.h"
 #include "report/analysis/trace_file.h"
 #include "report/export/event_file.h"
 #include "report/folder/continued_run.h"
@@ -279,11 +279,10 @@ struct RunLog::State {
   }
 
   /// Writes the memory of all stages, on the writer: the most bytes of tensors that each held at
-  /// once since the first measure(). Nothing counts those of other devices. Collective.
+  /// once since the first measure(). 0: nothing counts those of its device. Collective.
   void write_memory() {
-    const bool known = d2d::TensorCount::installed() && rank.parts().device.is_cpu();
-    const auto most = d2d::TensorCount::most() - before.memory;
-    const auto own = known ? std::max<std::int64_t>(0, most) : 0;
+    const auto tensors = d2d::tensor_bytes(rank.parts().device);
+    const auto own = tensors ? std::max<std::int64_t>(0, tensors->most - before.memory) : 0;
     const auto stages = gather_values(rank.groups().of(Group::kPp), own, "memory of the stages");
     if (!writes() || !trained()) return;
     write_if_possible(
@@ -311,7 +310,9 @@ RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
   state_->read_clock();
   state_->session.warnings().meet(state_->rank.groups().of(Group::kPp));
   state_->before.traffic = state_->rank.channel().counters();
-  state_->before.memory = d2d::TensorCount::live() - weights_of(model);
+  const auto device = state_->rank.parts().device;
+  const auto tensors = d2d::tensor_bytes(device).value_or(d2d::TensorBytes());
+  state_->before.memory = tensors.live - weights_of(model, device);
   state_->before.steps = state_->steps();
 }
 
@@ -338,7 +339,8 @@ StepTiming RunLog::measure() {
   auto& state = *state_;
   const server::BetweenSteps recorded(state.rank.server().recorder(), schedule::Phase::kOther);
   if (state.measured == 0)
-    d2d::TensorCount::forget_most();  // the whole model, before its placement
+    d2d::forget_most_tensor_bytes(
+        state.rank.parts().device);  // the whole model, before its placement
   if (state.measured++ % kStepsOfAClock == 0) state.read_clock();
   const auto own = without_details(state.session.last_trace());
   state.timing = timing_of(gather_traces(state.rank, own, state.clock).ranks);

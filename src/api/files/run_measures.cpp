@@ -126,11 +126,11 @@ StepTiming timing_of(const std::vector<StepTrace>& traces) {
   return timing;
 }
 
-std::int64_t weights_of(const DistributedModelBase& model) {
+std::int64_t weights_of(const DistributedModelBase& model, at::Device device) {
   std::int64_t bytes = 0;
   for (const auto& parameter : model.parameters()) {
     const auto& memory = parameter.unsafeGetTensorImpl()->unsafe_storage();  // of others: none
-    if (memory && parameter.is_cpu()) bytes += static_cast<std::int64_t>(memory.nbytes());
+    if (memory && memory.device() == device) bytes += static_cast<std::int64_t>(memory.nbytes());
   }
   return bytes;
 }

@@ -37,7 +37,7 @@ schedule::StepTrace without_details(const schedule::StepTrace& trace);
 /// Returns how long a step took, of which `traces` has all stages.
 StepTiming timing_of(const std::vector<schedule::StepTrace>& traces);
 
-/// Returns the bytes of the parameters that this process holds.
-std::int64_t weights_of(const DistributedModelBase& model);
+/// Returns the bytes of the parameters that `device` holds for this process.
+std::int64_t weights_of(const DistributedModelBase& model, at::Device device);
 
 }  // namespace smp

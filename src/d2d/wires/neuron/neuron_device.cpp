@@ -7,12 +7,14 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/view_native.h>
-#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -44,7 +46,8 @@ NeuronPool& pool() {
 
 // ---- memory ----
 
-class NeuronAllocator final : public c10::Allocator {
+/// Counts, so that the bytes of a core's tensors show where those of other devices do.
+class NeuronAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     void* const block = pool().allocate(bytes);
@@ -53,11 +56,27 @@ class NeuronAllocator final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override;
 
+  bool initialized() override { return core().pool.load() != nullptr; }
+  void emptyCache(c10::MempoolId_t) override {}                               // there is none
+  void recordStream(const c10::DataPtr&, c10::Stream /*stream*/) override {}  // nor a second one
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override;
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override { pool().forget_most_used(); }
+
  private:
   static void free_block(void* block) {
     if (auto* const here = core().pool.load()) here->free(static_cast<std::byte*>(block));
   }
 };
+
+c10::CachingDeviceAllocator::DeviceStats NeuronAllocator::getDeviceStats(c10::DeviceIndex) {
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  c10::CachingDeviceAllocator::DeviceStats stats;
+  auto& bytes = stats.allocated_bytes[kAll];
+  bytes.current = static_cast<std::int64_t>(pool().used());
+  bytes.peak = static_cast<std::int64_t>(pool().most_used());
+  return stats;
+}
 
 NeuronAllocator& allocator() {
   static auto* const only = new NeuronAllocator;

@@ -113,6 +113,11 @@ std::size_t NeuronPool::most_used() const {
   return most_used_;
 }
 
+void NeuronPool::forget_most_used() {
+  const std::lock_guard lock(mutex_);
+  most_used_ = used_;
+}
+
 void NeuronPool::add_free(std::size_t offset, std::size_t size) {
   free_.emplace(offset, size);
   by_size_.emplace(size, offset);

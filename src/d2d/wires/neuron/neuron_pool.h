@@ -39,9 +39,10 @@ class NeuronPool final : public NeuronPlaces {
 
   RelativeCore core() const noexcept { return core_; }
   std::size_t bytes() const noexcept { return bytes_; }
-  /// Returns the bytes of blocks that are in use, and the most there were.
+  /// Returns the bytes of blocks that are in use, and the most there were since forget_most_used().
   std::size_t used() const;
   std::size_t most_used() const;
+  void forget_most_used();
 
  private:
   void add_free(std::size_t offset, std::size_t size);
