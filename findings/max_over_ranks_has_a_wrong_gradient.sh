@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# torch 2.13.0+cpu, gloo, 2 processes: gradients through a maximum, minimum, product or mean over ranks are wrong without a word.
+# torch 2.13.0+cpu, gloo, 2 processes: gradients through a maximum, minimum, product or mean over ranks are wrong, and nothing raises.
 #
 # torch.distributed.nn.functional has collectives that backward goes through. Guess: for each kind of reduction the gradient of the sum of all
 # ranks' losses, or an error. Seen beside differences in float64:
@@ -8,7 +8,8 @@
 #    their product: the same kind of reduction is applied to the gradients.
 # 3. reduce with AVG is two times too large, by the number of ranks; with MAX, MIN and PRODUCT it gives all ranks the gradient as it is, and
 #    reduce_scatter with MAX likewise.
-# The same reductions in torch.distributed._functional_collectives refuse to go backward: "only supports 'sum' reduction".
+# Warnings say that most of these functions are deprecated, none that they are wrong. The same reductions in torch.distributed._functional_collectives,
+# which they point to, refuse to go backward: "only supports 'sum' reduction".
 #
 # Fails if it changes. Takes one to three minutes, mostly the installation.
 set -euo pipefail
