@@ -25,6 +25,7 @@ class ConfigResolver {
     Settings settings = read_sources(input);
     problems_ = std::move(settings.problems);
     for (Setting& setting : settings.found) take(std::move(setting));
+    apply_plan();
     apply_winners();
     apply_precision();
     result_.world_size_ = input.world_size;
@@ -96,6 +97,50 @@ class ConfigResolver {
                            : setting.value;
   }
 
+  /// What a plan file says of its run counts where the file is named: it overrules what weaker
+  /// sources give, and the others must say the same.
+  void apply_plan() {
+    const Setting* named_file = given_.find("plan_file");
+    if (named_file == nullptr) return;
+    const Setting plan = *named_file;
+    const Json path = typed(plan, KeyType::kString);
+    if (!path.is_string() || path == "") return;
+    const Json settings = recorded_settings(path.get<std::string>());
+    for (const auto& [name, value] : settings.items()) {
+      take_recorded(name, value, plan);
+    }
+  }
+
+  void take_recorded(const std::string& name, Json value, const Setting& plan) {
+    const auto& recorded = recorded_keys();
+    if (std::find(recorded.begin(), recorded.end(), name) == recorded.end()) {
+      return problem(named(plan), ": \"", kRunMember, "\" has no setting \"", excerpt(name), "\"",
+                     did_you_mean(name, recorded));
+    }
+    const auto& path = plan.value.get_ref<const std::string&>();
+    const bool has_lists =
+        name == "pipeline" && value.is_string() && value.get<std::string>().starts_with("file:");
+    if (has_lists) value = "file:" + path;  // they are quoted there
+    const ConfigKey& key = *find_config_key(name);
+    const Setting* own = given_.find(name);
+    const bool of_one_process = name == "transport" && own != nullptr && own->value == "local";
+    if (of_one_process) return;  // run_local says so, whoever says otherwise
+    if (own != nullptr && own->source >= plan.source) {
+      if (typed(*own, key.type) != value) {
+        problem(named(*own), " contradicts ", name, " = ", excerpt(json_text(value)),
+                " of the run in ", named(plan), "; leave one out (in the file: \"", name,
+                "\" of \"", kRunMember, "\")");
+      }
+      return;
+    }
+    given_.remove(name);
+    if (value != key.load(values()) && !key.store(values(), value)) {
+      return problem(named(plan), ": \"", name, "\" of \"", kRunMember, "\" is ",
+                     excerpt(json_text(value)), ", expected ", key.expected);
+    }
+    given_.imply(name, kImpliedOrigin + named(plan));
+  }
+
   void apply_winners() {
     for (const ConfigKey& key : config_keys()) {
       const Setting* winner = given_.find(key.name);
@@ -132,7 +177,7 @@ class ConfigResolver {
     if (given_.given(key) && value != wanted) {
       problem(named(key), " contradicts ", named("precision"), "; keep one");
     } else if (value != wanted) {
-      implied_[key] = concat(kImpliedOrigin, named("precision"));
+      given_.imply(key, kImpliedOrigin + named("precision"));
     }
     value = wanted;
   }
@@ -180,11 +225,11 @@ class ConfigResolver {
     for (const ConfigKey& key : config_keys()) {
       const std::string value = json_text(key.load(values()));
       const Setting* winner = given_.find(key.name);
-      const auto implied = implied_.find(key.name);
+      const auto* const implied = given_.implied(key.name);
       result_.rows_.push_back({key.name, value,
-                               winner != nullptr           ? winner->origin
-                               : implied != implied_.end() ? implied->second
-                                                           : kDefaultOrigin});
+                               winner != nullptr    ? winner->origin
+                               : implied != nullptr ? *implied
+                                                    : kDefaultOrigin});
     }
   }
 
@@ -192,7 +237,6 @@ class ConfigResolver {
   GivenSettings given_{result_.values_};
   std::map<std::string, Setting> futures_;
   std::map<std::string, Setting> needless_;
-  std::map<std::string, std::string> implied_;  // by key: the setting that has set it
   std::vector<std::string> problems_;
   std::vector<std::string> unavailable_;
 };

@@ -174,4 +174,44 @@ Settings read_sources(const ConfigInput& input) {
   return settings;
 }
 
+const std::vector<std::string>& recorded_keys() {
+  static const std::vector<std::string> keys{
+      // Who computes what.
+      "tensor_parallel_degree", "placement_strategy", "optimize", "prescaled_batch",
+      // Numbers.
+      "precision", "stochastic_rounding", "master_weights", "fp32_grad_accumulation",
+      "shard_optimizer_state", "broadcast_buffers", "seed", "loss", "loss_weights",
+      // The order.
+      "microbatches", "pipeline", "active_microbatches", "static_mode", "fast_mode",
+      "promised_outputs",
+      // The paths.
+      "transport", "lend_tensors", "progress_thread", "device_collectives"};
+  return keys;
+}
+
+Json settings_to_record(const ResolvedConfig& config) {
+  const Config& values = config.values();
+  Json settings = Json::object();
+  for (const std::string& key : recorded_keys()) {
+    settings[key] = find_config_key(key)->load(values);
+  }
+  if (values.pipeline != "interleaved") settings.erase("active_microbatches");
+  if (!values.static_mode) settings.erase("fast_mode");
+  if (values.loss != "weights") settings.erase("loss_weights");
+  if (values.transport == "local") settings.erase("transport");
+  return settings;
+}
+
+Json recorded_settings(const std::string& path) try {
+  const Json file = read_json(path);
+  const bool has_run = file.is_object() && file.contains("format") && file.contains(kRunMember) &&
+                       file[kRunMember].is_object() && file[kRunMember].contains(kSettingsMember);
+  const Json none = Json::object();
+  if (!has_run) return none;
+  const Json& settings = file[kRunMember][kSettingsMember];
+  return settings.is_object() ? settings : none;
+} catch (const Error&) {
+  return Json::object();
+}
+
 }  // namespace smp::base

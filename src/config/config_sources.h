@@ -33,4 +33,18 @@ inline constexpr const char* kImpliedOrigin = "implied by ";
 /// Every setting that `input` holds; an unreadable or malformed source becomes a problem.
 Settings read_sources(const ConfigInput& input);
 
+/// The member of a plan file that says how the run was trained, and that member's settings.
+inline constexpr const char* kRunMember = "run";
+inline constexpr const char* kSettingsMember = "settings";
+
+/// Keys of the settings that a plan file brings along (docs/plans.md): what a run computes, in
+/// which order and over which paths depends on them.
+const std::vector<std::string>& recorded_keys();
+/// Returns those of `config` by key, without any that has no effect beside the others. Ranks of one
+/// process have no transport to record.
+Json settings_to_record(const ResolvedConfig& config);
+/// Returns the settings in the plan file `path`; an empty object if it has none. A file that cannot
+/// be read is the affair of whoever needs the plan.
+Json recorded_settings(const std::string& path);
+
 }  // namespace smp::base

@@ -16,7 +16,14 @@ std::string GivenSettings::named(const Setting& setting) {
 
 std::string GivenSettings::named(const std::string& key) const {
   if (const auto* winner = find(key)) return named(*winner);
-  return concat(key, " = ", json_text(find_config_key(key)->load(values_)), " (default)");
+  const auto* const origin = implied(key);
+  return concat(key, " = ", json_text(find_config_key(key)->load(values_)), " (",
+                origin != nullptr ? *origin : kDefaultOrigin, ")");
+}
+
+const std::string* GivenSettings::implied(const std::string& key) const {
+  const auto found = implied_.find(key);
+  return found == implied_.end() ? nullptr : &found->second;
 }
 
 const Setting* GivenSettings::find(const std::string& key) const {

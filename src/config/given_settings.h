@@ -18,7 +18,8 @@ class GivenSettings {
 
   /// Returns "microbatches = 0 (flag --smp.microbatches)".
   static std::string named(const Setting& setting);
-  /// Returns the same for a key; for one that nobody gives with its value in force, "(default)".
+  /// Returns the same for a key; for one that nobody gives with its value in force, "(default)" or
+  /// what implies it.
   std::string named(const std::string& key) const;
 
   bool given(const std::string& key) const { return winners_.contains(key); }
@@ -29,9 +30,17 @@ class GivenSettings {
   }
   void remove(const std::string& key) { winners_.erase(key); }
 
+  /// Notes that another setting stands for the value of `key`. @param origin  "implied by ..."
+  void imply(const std::string& key, std::string origin) {
+    implied_.insert_or_assign(key, std::move(origin));
+  }
+  /// Returns that origin, or nullptr.
+  const std::string* implied(const std::string& key) const;
+
  private:
   const Config& values_;
-  std::map<std::string, Setting> winners_;  // by the key's main name
+  std::map<std::string, Setting> winners_;      // by the key's main name
+  std::map<std::string, std::string> implied_;  // origins, likewise
 };
 
 }  // namespace smp::base

@@ -111,6 +111,19 @@ class Parser {
   std::map<int, std::vector<Action>> ranks_;
 };
 
+/// Returns the first quoted lists of a JSON text with their lines apart; empty if there are none.
+/// Lists hold nothing that JSON would write in another way.
+std::string quoted_lists(const std::string& json) {
+  constexpr std::string_view kLineEnd = "\\n";
+  const auto start = json.find(base::concat('"', kFormat, ' '));
+  if (start == std::string::npos) return {};
+  auto lists = json.substr(start + 1, json.find('"', start + 1) - start - 1);
+  for (auto at = lists.find(kLineEnd); at != std::string::npos; at = lists.find(kLineEnd, at)) {
+    lists.replace(at, kLineEnd.size(), "\n");
+  }
+  return lists;
+}
+
 int most_alive_in(const std::vector<Action>& actions) {
   int alive = 0, most = 0;
   for (const Action& action : actions) {
@@ -156,7 +169,8 @@ ScheduleLists ScheduleLists::from_text(const std::string& text, const std::strin
 }
 
 ScheduleLists ScheduleLists::read(const std::string& path) {
-  return from_text(base::read_file(path), path);
+  const auto text = base::read_file(path);
+  return from_text(text.starts_with('{') ? quoted_lists(text) : text, path);
 }
 
 void ScheduleLists::write(const std::string& path) const { base::write_file(path, to_text()); }

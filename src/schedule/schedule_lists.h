@@ -56,7 +56,9 @@ struct ScheduleLists {
   ///                     twice or left out; names the line
   [[nodiscard]] static ScheduleLists from_text(const std::string& text, const std::string& name);
 
-  /// Reads lists from a file. @throws UsageError  as from_text(), or the file cannot be read
+  /// Reads lists from a file: alone, or quoted in JSON (as plan.json of a run has them), from
+  /// "smp-schedule on, with \n between lines.
+  /// @throws UsageError  as from_text(), or the file cannot be read
   [[nodiscard]] static ScheduleLists read(const std::string& path);
   /// Writes lists to a file. @throws ResourceError  the file cannot be written
   void write(const std::string& path) const;

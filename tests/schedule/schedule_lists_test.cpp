@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "base/files.h"
 #include "schedule/list_generators.h"
 #include "smp/error.h"
 
@@ -57,6 +58,17 @@ TEST(ScheduleLists, GoThroughAFile) {
   EXPECT_EQ(ScheduleLists::read(path), lists);
   std::filesystem::remove(path);
   EXPECT_THROW((void)ScheduleLists::read(path), UsageError);
+}
+
+TEST(ScheduleLists, MayBeQuotedInJson) {
+  const auto path = (std::filesystem::temp_directory_path() / "smp_quoted_lists.json").string();
+  base::write_file(path,
+                   "{\n  \"lists\": \"smp-schedule 1\\nmicrobatches 1\\nrank 0: F0 B0\\n\",\n"
+                   "  \"other\": \"smp-schedule 2\"\n}\n");
+  EXPECT_EQ(ScheduleLists::read(path).to_text(), "smp-schedule 1\nmicrobatches 1\nrank 0: F0 B0\n");
+  base::write_file(path, "{}");
+  EXPECT_THROW((void)ScheduleLists::read(path), UsageError);
+  std::filesystem::remove(path);
 }
 
 TEST(ScheduleLists, KnowWhatEachRankKeepsAndWhetherABackwardIsSplit) {

@@ -15,6 +15,7 @@
 #include "api/rank/exchange.h"
 #include "api/rank/public_call.h"
 #include "api/rank/rank.h"
+#include "api/rank/recorded_run.h"
 #include "api/rank/session_parts.h"
 #include "api/state/session_state.h"
 #include "base/check.h"
@@ -115,6 +116,7 @@ struct RunLog::State {
   ClockOffset clock = {};
   std::int64_t measured = 0;
   Ring ring = {};
+  std::vector<partitioning::RunRecord::Route> routes = {};
 
   ~State() {
     if (ring.records) rank.server().recorder().write_to(nullptr);
@@ -136,6 +138,7 @@ struct RunLog::State {
     const std::string utc = base::utc_timestamp(buffer);
     lines.of_earlier_job = options.lines_before;
     const auto computing = gather_computing(rank);
+    routes = gather_routes(rank);
     // What fails there fails on all ranks: they would wait for the writer.
     folder = decided_by_first_rank(rank, [&] {
                if (writes()) open_files(name, utc, options, computing);
@@ -187,7 +190,8 @@ struct RunLog::State {
   /// Writes the plan as soon as there is one.
   void write_plan() {
     if (plan_written || !writes() || !model.partitioned()) return;
-    report::write_plan(folder, model.plan(), simulation_of(model));
+    const auto run = run_record(rank, model.plan(), routes);
+    report::write_plan(folder, model.plan(), simulation_of(model), &run);
     base::write_file(file(report::kModulesFile), report::modules_to_json(module_paths()));
     plan_written = true;
   }

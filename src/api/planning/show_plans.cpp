@@ -10,6 +10,7 @@
 #include "api/planning/cluster_text.h"
 #include "api/planning/job_machine.h"
 #include "api/rank/rank.h"
+#include "api/rank/recorded_run.h"
 #include "base/check.h"
 #include "base/files.h"
 #include "report/folder/plan_schedules.h"
@@ -28,7 +29,8 @@ std::string text_of_cluster(const PartitionPlan& plan) {
 void show(const PlannedModel& model, const std::string& candidates, const std::string& folder,
           const PlanRequest& request) {
   base::create_directories(folder);
-  report::write_plan(folder, model.plan, model.simulation);
+  const auto run = run_record(Rank::current(), model.plan, {});
+  report::write_plan(folder, model.plan, model.simulation, &run);
   std::printf("%s\n%s", model.plan.table().c_str(), text_of_cluster(model.plan).c_str());
   if (!candidates.empty()) std::printf("%s\n", candidates.c_str());
   if (!request.schedules.empty()) {

@@ -16,6 +16,7 @@
 #include "api/rank/exchange.h"
 #include "api/rank/public_call.h"
 #include "api/rank/rank_device.h"
+#include "api/rank/recorded_run.h"
 #include "api/rank/shared_warnings.h"
 #include "api/session/rank_session.h"
 #include "api/session/start.h"
@@ -160,13 +161,34 @@ void prepare_together(const d2d::MpiSession& mpi, const std::function<void()>& p
   throw UsageError(other);
 }
 
+using RecordedRun = std::optional<partitioning::RunRecord>;
+
+/// Returns what must be equal of a record; a rank may have another file of that name, or none.
+std::string identity_of(const RecordedRun& run) {
+  if (!run) return "none";
+  auto key = base::mix_key(base::mix_key(static_cast<std::uint64_t>(run->ranks), run->settings),
+                           run->lists);
+  for (const auto& [from, to, over] : run->routes) {
+    key = base::mix_key(key, base::concat(from, ' ', to, ' ', over));
+  }
+  return std::to_string(key);
+}
+
 /// Those that must be equal: how ranks are connected is one of them.
-Facts settings_of(const base::ResolvedConfig& config) {
+Facts settings_of(const base::ResolvedConfig& config, const RecordedRun& run) {
   Facts settings;
   for (const auto& row : config.shared_rows()) {
     settings.push_back({row.key, row.value, row.origin});
   }
+  settings.push_back({"the run in plan_file, which every rank reads", identity_of(run)});
   return settings;
+}
+
+/// Routes between so many ranks say nothing of those between others.
+void warn_of_other_ranks(const RecordedRun& run, const Config& config, int size) {
+  if (!run || run->routes.empty() || run->ranks == size) return;
+  base::log(base::LogLevel::kWarning, config.plan_file, ": the run in it was of ", run->ranks,
+            " ranks, this one is of ", size, ": its routes are not looked at");
 }
 
 std::vector<GlobalRank> all_ranks(const d2d::MpiSession& mpi) {
@@ -204,15 +226,18 @@ void tell_paths(const d2d::Routes& routes, c10::Device device) {
   }
 }
 
-/// Returns the routes to all ranks. @param warnings  gets those of this rank, for when all meet
+/// Returns the routes to all ranks.
+/// @param as_in     a run whose routes these shall be
+/// @param warnings  gets those of this rank, for when all meet
 d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config, c10::Device device,
-                      std::vector<std::string>& warnings) {
+                      const RecordedRun& as_in, std::vector<std::string>& warnings) {
   d2d::TensorCount::install();  // below the allocator whose memory is lent
   auto options = d2d::route_options(config.transport, config.lend_tensors);
   options.device = device;
   options.warn = [&](const std::string& text) { warnings.push_back(text); };
   options.keep_alive = static_cast<base::Nanoseconds>(config.keep_alive_seconds * base::kSecond);
   options.keep_alive_interface = config.keep_alive_interface;
+  if (as_in) keep_to_routes(options, *as_in, mpi.size());
   return d2d::fastest_routes(mpi, options);
 }
 
@@ -269,12 +294,17 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
                 parts.config.values().transport,
                 "\": ranks of one process start with smp::run_local, not with smp::init");
   });
+  RecordedRun as_in;
+  prepare_together(*parts.mpi,
+                   [&] { as_in = partitioning::read_run_record(parts.config.values().plan_file); });
   prepare_together(*parts.mpi, [&] {
     require_same([&](const std::string& own) { return parts.mpi->all_gather(own); },
-                 all_ranks(*parts.mpi), settings_of(parts.config), "the settings of the ranks",
+                 all_ranks(*parts.mpi), settings_of(parts.config, as_in),
+                 "the settings of the ranks",
                  "give every rank the same flags, environment and configuration file");
   });
   warn_of_lone_ranks(parts.mpi->size());
+  if (rank == 0) warn_of_other_ranks(as_in, parts.config.values(), parts.mpi->size());
   parts.watch = watch_ranks(parts.config.values(), [] { d2d::MpiSession::abort_job(1); });
   auto arrangement = parts.config.arrangement();
   arrangement.machine_of_rank = parts.mpi->machine_of_rank();
@@ -285,7 +315,11 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   warn_of_threads(*parts.mpi);
   std::vector<std::string> of_routes;
   parts.channel = std::make_unique<d2d::Channel>(
-      routes_of(*parts.mpi, parts.config.values(), parts.device, of_routes));
+      routes_of(*parts.mpi, parts.config.values(), parts.device, as_in, of_routes));
+  prepare_together(*parts.mpi, [&] {
+    if (!as_in) return;
+    require_routes(parts.channel->routes(), parts.device, *as_in, parts.config.values().plan_file);
+  });
   tell_paths(parts.channel->routes(), parts.device);
   start_progress_thread(*parts.channel, parts.config.values());
   auto session = std::make_unique<RankSession>(std::move(parts));

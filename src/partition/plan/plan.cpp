@@ -27,7 +27,10 @@ using partitioning::parent_path;
 using partitioning::quoted_path;
 
 constexpr const char* kFormat = "smp-plan";
+// A file that says how a run trained is of the second: builds that know the first only would take
+// the placement and leave out the rest.
 constexpr int kVersion = 1;
+constexpr int kVersionWithRun = 2;
 
 // Deeper trees than this allows would need more stack than there is to be drawn.
 constexpr std::size_t kLongestPath = 4096;
@@ -134,25 +137,29 @@ int PartitionPlan::stage_of(std::string_view path) const {
                           base::did_you_mean(path, paths)));
 }
 
-std::string PartitionPlan::to_json() const {
+std::string partitioning::plan_text(const PartitionPlan& plan, const std::string& run) {
+  const int version = run.empty() ? kVersion : kVersionWithRun;
   std::string text =
-      concat("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion,
-             ",\n  \"pp_size\": ", pp_size_, ",\n  \"model\": \"", hash_text(model_hash()), "\",\n",
-             summary_text(*this), "  \"modules\": {");
-  for (const Row& row : rows_) {
-    text += concat(&row == &rows_.front() ? "\n" : ",\n", "    ", json_text(row.path), ": ",
-                   json_text(partitioning::row_to_json(row)));
+      concat("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", version,
+             ",\n  \"pp_size\": ", plan.pp_size(), ",\n  \"model\": \"",
+             hash_text(plan.model_hash()), "\",\n", run, summary_text(plan), "  \"modules\": {");
+  for (const PartitionPlan::Row& row : plan.rows()) {
+    text += concat(&row == &plan.rows().front() ? "\n" : ",\n", "    ", json_text(row.path), ": ",
+                   json_text(row_to_json(row)));
   }
   return text + "\n  }\n}\n";
 }
+
+std::string PartitionPlan::to_json() const { return partitioning::plan_text(*this, {}); }
 
 PartitionPlan PartitionPlan::from_json(const std::string& text, const std::string& name) {
   const Json json = base::parse_json(text, name);
   SMP_REQUIRE(base::json_member<std::string>(json, "format", name) == kFormat, name,
               ": \"format\" is not \"", kFormat, "\"; this is not a plan");
   const int version = base::json_member<int>(json, "version", name);
-  SMP_REQUIRE(version == kVersion, name, ": written in version ", version,
-              " of the format, this build reads version ", kVersion, "; make the plan again");
+  SMP_REQUIRE(version == kVersion || version == kVersionWithRun, name, ": written in version ",
+              version, " of the format, this build reads versions ", kVersion, " and ",
+              kVersionWithRun, "; make the plan again");
   const Json modules = base::json_member<Json>(json, "modules", name);
   const int pp_size = base::json_member<int>(json, "pp_size", name);
   SMP_REQUIRE(pp_size >= 1 && pp_size <= base::kMostStages, name, ": \"pp_size\" is ", pp_size,

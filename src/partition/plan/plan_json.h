@@ -24,4 +24,8 @@ base::Json summary_to_json(const PlanSummary& summary);
 /// @throws UsageError  a member is missing or has another type
 PlanSummary summary_from_json(const base::Json& json, const std::string& name);
 
+/// Returns the text of a plan's file.
+/// @param run  the member that says how a run trained, as lines (run_record.h); empty: none
+std::string plan_text(const PartitionPlan& plan, const std::string& run);
+
 }  // namespace smp::partitioning

@@ -307,9 +307,10 @@ std::vector<Point> losses_of(const std::string& metrics, const std::string& name
   return points;
 }
 
-void write_plan(const std::string& folder, const PartitionPlan& plan,
-                const std::string& simulation) {
-  plan.write(in(folder, kPlanFile));
+void write_plan(const std::string& folder, const PartitionPlan& plan, const std::string& simulation,
+                const partitioning::RunRecord* run) {
+  const auto text = run == nullptr ? plan.to_json() : partitioning::plan_text(plan, *run);
+  base::write_file(in(folder, kPlanFile), text);
   if (!simulation.empty()) base::write_file(in(folder, kSimulationFile), simulation);
 }
 

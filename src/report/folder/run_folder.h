@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "partition/plan/run_record.h"
 #include "report/analysis/step_timeline.h"
 #include "report/folder/metrics_line.h"
 #include "report/pictures/loss_chart.h"
@@ -77,9 +78,10 @@ std::vector<Point> losses_of(const std::string& metrics, const std::string& name
 /// Writes a plan to `folder`, and the step that was simulated for it, so that draw_run() draws
 /// their pictures.
 /// @param simulation  as trace_to_json() makes it; empty if there is none
+/// @param run         how the run trains, for the plan's file; nullptr: not known
 /// @throws ResourceError  a file cannot be written.
-void write_plan(const std::string& folder, const PartitionPlan& plan,
-                const std::string& simulation);
+void write_plan(const std::string& folder, const PartitionPlan& plan, const std::string& simulation,
+                const partitioning::RunRecord* run = nullptr);
 
 /// Draws what the files of `folder` allow, and returns the paths of the pictures and of the pages,
 /// the report last. For a run that was killed, or still runs, it first writes the step in which the

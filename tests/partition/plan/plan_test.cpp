@@ -68,7 +68,7 @@ TEST(Plan, RefusesAFileThatIsNoPlan) {
   EXPECT_THAT(read("{"), HasSubstr("p.json: line 1, column 2"));
   EXPECT_THAT(read("[]"), HasSubstr("p.json: \"format\" is missing"));
   EXPECT_THAT(read(R"({"format": "other"})"), HasSubstr("this is not a plan"));
-  EXPECT_THAT(read(R"({"format": "smp-plan", "version": 2})"), HasSubstr("version 2"));
+  EXPECT_THAT(read(R"({"format": "smp-plan", "version": 3})"), HasSubstr("version 3"));
   EXPECT_THAT(read(R"({"format": "smp-plan", "version": 1, "pp_size": 1, "modules": []})"),
               HasSubstr("must map module paths"));
   EXPECT_THAT(
