@@ -98,7 +98,7 @@ template <class Plain, class Sliced>
 void expect_as_plain_with(Batches batches, int size, const Plain& make_plain,
                           const Sliced& make_sliced, const std::vector<at::Tensor>& samples,
                           double tolerance, at::ScalarType dtype,
-                          const std::vector<std::string>& summed) {
+                          const std::vector<std::string>& summed, double of_values = 0) {
   torch::manual_seed(5);
   auto plain = make_plain();
   plain->to(dtype);
@@ -132,7 +132,7 @@ void expect_as_plain_with(Batches batches, int size, const Plain& make_plain,
           const auto own = [&](const at::Tensor& whole) {
             return slice ? part_of(whole, slice->dim, parameter.size(slice->dim), rank) : whole;
           };
-          expect_near(parameter.detach(), own(values[item.key()].detach()), 0, item.key());
+          expect_near(parameter.detach(), own(values[item.key()].detach()), of_values, item.key());
           const auto gradient = parameter.grad().to_dense();
           const bool is_summed = std::any_of(summed.begin(), summed.end(), [&](const auto& part) {
             return item.key().find(part) != std::string::npos;
@@ -155,18 +155,19 @@ void expect_as_plain_with(Batches batches, int size, const Plain& make_plain,
 
 /// With samples of each rank's own, and with those of the first on all ranks. Both layers are made
 /// after the same seed, and cast to the dtype of the samples.
-/// @param summed  parts of names of parameters for SummedGradients
+/// @param summed     parts of names of parameters for SummedGradients
+/// @param of_values  tolerance of parameters, where forward writes them
 template <class Plain, class Sliced>
 void expect_as_plain(const Plain& make_plain, const Sliced& make_sliced,
                      const std::vector<at::Tensor>& samples, double tolerance,
                      at::ScalarType dtype = at::kDouble,
-                     const std::vector<std::string>& summed = {}) {
+                     const std::vector<std::string>& summed = {}, double of_values = 0) {
   const auto size = static_cast<int>(samples.size());
   expect_as_plain_with(Batches::kOwn, size, make_plain, make_sliced, samples, tolerance, dtype,
-                       summed);
+                       summed, of_values);
   if (size == 1) return;
   expect_as_plain_with(Batches::kPrescaled, size, make_plain, make_sliced, {samples[0]}, tolerance,
-                       dtype, summed);
+                       dtype, summed, of_values);
 }
 
 /// Different whole numbers below `bound` for every rank.

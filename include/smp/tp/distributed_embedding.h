@@ -23,14 +23,14 @@ namespace nn {
 /// gathered afterwards (docs/tensor_parallelism.md). It starts from the values of
 /// torch::nn::Embedding after the same torch::manual_seed. Sizes in `options` are those of the
 /// whole table. `sparse` gives sparse gradients; with `scale_grad_by_freq` the batch of each rank
-/// counts its own indices.
+/// counts its own indices. `max_norm` is that of whole rows: each rank sends (T-1) numbers more for
+/// each distinct index.
 class SMP_API DistributedEmbeddingImpl : public DistributedModule {
  public:
   DistributedEmbeddingImpl(std::int64_t num_embeddings, std::int64_t embedding_dim)
       : DistributedEmbeddingImpl(torch::nn::EmbeddingOptions(num_embeddings, embedding_dim)) {}
   /// Makes the slice of this rank of a new table.
-  /// @throws UsageError        embedding_dim cannot be divided by T, or no session runs.
-  /// @throws UnsupportedError  max_norm is set: it needs whole rows.
+  /// @throws UsageError  embedding_dim cannot be divided by T, or no session runs.
   explicit DistributedEmbeddingImpl(const torch::nn::EmbeddingOptions& options);
 
   /// Stands in for `original`, whose weight becomes a slice.

@@ -217,11 +217,13 @@ void ReplicaStep::finish() const {
   std::vector<ReplicaWrites::Report> shortened;
   for (std::size_t i = 0; i < endings.size(); ++i) {
     if (!endings[i].failure.empty()) {
+      replicas_.writes().take_back();
       throw_failure(rank_, replicas, i, " failed in this step", endings[i]);
     }
     reports.push_back(endings[i].gradients);
     shortened.push_back(endings[i].shortened);
   }
+  replicas_.writes().keep_shortened();
   if (!learns_) return;
   replicas_.writes().agree(shortened);
   replicas_.gradients().reduce(reports, rank_.shared_steps());
@@ -230,6 +232,7 @@ void ReplicaStep::finish() const {
 void ReplicaStep::fail() const noexcept {
   if (!shared_) return;
   const EndOfStep end{replicas_.gradients()};
+  replicas_.writes().take_back();
   try {
     const auto failure = current_failure(rank_);
     gather_values(members(), Ending{failure.text, failure.type, {}, {}},

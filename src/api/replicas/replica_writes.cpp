@@ -16,10 +16,12 @@
 #include "api/replicas/replicas.h"
 #include "api/state/session_state.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "server/running/row_writes.h"
 #include "server/values/guarded_tensor.h"
 #include "server/values/tensor_memory.h"
 #include "smp/distributed_model.h"
+#include "tp/group/shorten_rows.h"
 #include "tp/slices/sliced_parameters.h"
 
 namespace smp {
@@ -38,7 +40,8 @@ at::Tensor distinct(const at::Tensor& indices) {
 }
 
 bool is_look_up(std::string_view op) {
-  return op.starts_with("aten::embedding") || op.starts_with("aten::_embedding");
+  return op.starts_with("aten::embedding") || op.starts_with("aten::_embedding") ||
+         op == "smp_tp::row_lengths" || op == "smp_tp::scale_rows_";
 }
 
 /// True if the operator gives no values, or the same tensor again, still guarded.
@@ -52,6 +55,11 @@ bool asks_for_form(std::string_view op) {
 
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
   library.impl("embedding_renorm_", &ReplicaWrites::shorten);
+}
+
+TORCH_LIBRARY_IMPL(smp_tp, TESTING_ONLY_GenericMode, library) {
+  library.impl("row_lengths", &ReplicaWrites::lengths_before);
+  library.impl("scale_rows_", &ReplicaWrites::scale_once);
 }
 
 /// Of tables that max_norm shortens, while a step runs.
@@ -185,10 +193,8 @@ at::Tensor& ReplicaWrites::shorten_own(const Parameter& parameter, at::Tensor& t
       UnsupportedError, !parameter.slice || topology.tp_size() == 1, "rank ", topology.rank(),
       ": max_norm of parameter '", parameter.name, "', of which each of ", topology.tp_size(),
       " tensor-parallel ranks holds a slice, would shorten parts of rows by the norms of "
-      "the parts; leave max_norm out");
-  if (in_step_ && written_.empty() && weights_.has_written(parameter.tensor)) {
-    written_ = parameter.name;
-  }
+      "the parts; let smp::nn::DistributedEmbedding do it, which knows those of whole rows");
+  before_shortening(parameter);
   const auto rows = distinct(indices);
   const auto rows_of = [&] {
     const Unseen unseen;
@@ -200,11 +206,62 @@ at::Tensor& ReplicaWrites::shorten_own(const Parameter& parameter, at::Tensor& t
     at::embedding_renorm_(table, indices, max_norm, norm_type);
   }
   const auto changed = before.ne(rows_of()).flatten(1).any(1);
-  note(parameter, rows.masked_select(changed).cpu(), max_norm, norm_type);
-  weights_.look_again(parameter.tensor);
-  if (learns_) watch_reads(parameter);
+  after_shortening(parameter, rows.masked_select(changed).cpu(), max_norm, norm_type);
   return table;
 }
+
+void ReplicaWrites::before_shortening(const Parameter& parameter) {
+  if (in_step_ && written_.empty() && weights_.has_written(parameter.tensor)) {
+    written_ = parameter.name;
+  }
+}
+
+void ReplicaWrites::after_shortening(const Parameter& parameter, const at::Tensor& rows,
+                                     double max_norm, double norm_type) {
+  note(parameter, rows, max_norm, norm_type);
+  weights_.look_again(parameter.tensor);
+  if (learns_) watch_reads(parameter);
+}
+
+// ---- parts of rows -----------------------------------------------------------------------------
+
+at::Tensor ReplicaWrites::lengths_before(const at::Tensor& slice, const at::Tensor& rows,
+                                         double norm_type) {
+  auto* const writes = of_running_code();
+  const auto* const parameter = writes == nullptr ? nullptr : writes->find(slice);
+  const Unseen unseen;
+  const bool in_step = parameter != nullptr && writes->in_step_;
+  const auto parts =
+      in_step ? writes->parts_.before(slice, rows) : slice.detach().index_select(0, rows);
+  return tp::lengths_of_parts(parts, norm_type);
+}
+
+/// Outside of steps all ranks come in one order.
+void ReplicaWrites::scale_once(at::Tensor& slice, const at::Tensor& rows, const at::Tensor& scales,
+                               double max_norm, double norm_type) {
+  auto* const writes = of_running_code();
+  const auto* const parameter = writes == nullptr ? nullptr : writes->find(slice);
+  if (parameter != nullptr) writes->before_shortening(*parameter);
+  at::Tensor written;
+  {
+    const Unseen unseen;
+    ShortenedParts once;
+    auto& parts = parameter != nullptr && writes->in_step_ ? writes->parts_ : once;
+    written = parts.scale(slice, rows, scales);
+  }
+  if (parameter != nullptr) writes->after_shortening(*parameter, written, max_norm, norm_type);
+}
+
+void ReplicaWrites::take_back() noexcept try {
+  const Unseen unseen;
+  parts_.take_back();
+} catch (const std::exception& error) {  // what ended the step is thrown
+  base::log(
+      base::LogLevel::kWarning, "rank ", rank_.topology().rank(),
+      ": rows of a table that a failed step has shortened could not be set back: ", error.what());
+}
+
+// ---- what replicas tell each other -------------------------------------------------------------
 
 void ReplicaWrites::note(const Parameter& parameter, const at::Tensor& rows, double max_norm,
                          double norm_type) {
@@ -241,8 +298,9 @@ ReplicaWrites::Report ReplicaWrites::report() {
     const auto rows = at::tensor(table->rows, at::kLong);
     const auto values = table->tensor.detach().index_select(0, rows.to(table->tensor.device()));
     // Rows that are shortened in two ways are told all the same: every replica refuses them.
-    report.push_back({static_cast<std::uint32_t>(i), table->max_norm,
-                      table->mixed ? -1 : table->norm_type, rows, values.cpu()});
+    const bool in_part = parameter.slice && rank_.topology().tp_size() > 1;
+    report.push_back({static_cast<std::uint32_t>(i), in_part ? rank_.topology().tp_rank() : -1,
+                      table->max_norm, table->mixed ? -1 : table->norm_type, rows, values.cpu()});
   }
   return report;
 }
@@ -262,6 +320,7 @@ void ReplicaWrites::agree(const std::vector<Report>& reports) {
   const Unseen unseen;
   for (auto report = reports.rbegin(); report != reports.rend(); ++report) {  // the first wins
     for (const auto& rows : *report) {
+      if (rows.slice >= 0 && rows.slice != rank_.topology().tp_rank()) continue;
       const auto& table = all[rows.parameter].tensor;
       table.detach().index_copy_(0, rows.rows.to(table.device()), rows.values.to(table.device()));
     }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "api/replicas/shortened_parts.h"
 #include "server/modules/weight_watch.h"
 
 namespace smp {
@@ -25,6 +26,9 @@ class SessionState;
 /// has shortened, and all take these rows from the first that has. What evaluation shortens, of
 /// which other replicas do not hear, is said before the next step with gradients.
 ///
+/// Of a slice each rank has a part of every row, and all parts are shortened by one scale, that of
+/// the whole row (tp/group/shorten_rows.h, shortened_parts.h).
+///
 /// Two uses cannot come out as in one process, and are refused: of such a table by other code than
 /// look-ups, since it would see rows before other replicas have shortened them; and any other write
 /// to a parameter in forward, since each replica would write what its own samples ask for, or as
@@ -34,6 +38,7 @@ class ReplicaWrites {
   /// The rows of one table that a replica has shortened.
   struct Rows {
     std::uint32_t parameter = 0;  ///< its number on this stage, the same in all replicas
+    std::int32_t slice = -1;      ///< the tp_rank that has this part of the rows; whole ones: -1
     double max_norm = 0;
     double norm_type = 0;
     at::Tensor rows;    ///< [n], of whole numbers, each once
@@ -66,9 +71,20 @@ class ReplicaWrites {
   /// @throws UsageError  a table was shortened in two ways.
   void agree(const std::vector<Report>& reports);
 
+  /// The step has ended well on all ranks that share its tables.
+  void keep_shortened() noexcept { parts_.keep(); }
+  /// The step has failed: parts of rows that it has shortened become what they were.
+  void take_back() noexcept;
+
   /// Does what LibTorch's operator embedding_renorm_ does to `table`, and notes the rows.
   static at::Tensor& shorten(at::Tensor& table, const at::Tensor& indices, double max_norm,
                              double norm_type);
+  /// Does what tp::row_lengths() does, for parts as they were before the step shortened them.
+  static at::Tensor lengths_before(const at::Tensor& slice, const at::Tensor& rows,
+                                   double norm_type);
+  /// Does what tp::scale_rows() does, once in a step, and notes the rows.
+  static void scale_once(at::Tensor& slice, const at::Tensor& rows, const at::Tensor& scales,
+                         double max_norm, double norm_type);
 
  private:
   class ReadGuard;
@@ -91,6 +107,9 @@ class ReplicaWrites {
   const Parameter* find(const at::Tensor& tensor);
   at::Tensor& shorten_own(const Parameter& parameter, at::Tensor& table, const at::Tensor& indices,
                           double max_norm, double norm_type);
+  void before_shortening(const Parameter& parameter);
+  void after_shortening(const Parameter& parameter, const at::Tensor& rows, double max_norm,
+                        double norm_type);
   void note(const Parameter& parameter, const at::Tensor& rows, double max_norm, double norm_type);
   void watch_reads(const Parameter& table);
   void require_one_way(const Parameter& table, bool mixed) const;
@@ -99,6 +118,7 @@ class ReplicaWrites {
   const SessionState& state_;
   std::vector<Parameter> parameters_;  // empty: not known yet
   std::vector<Table> tables_;          // that were shortened since replicas last agreed
+  ShortenedParts parts_;               // of slices, while a step runs
   std::vector<at::Tensor> known_;      // tables, as all replicas know
   std::vector<at::Tensor> watched_;    // of these, while a step with gradients runs
   c10::intrusive_ptr<ReadGuard> guard_;

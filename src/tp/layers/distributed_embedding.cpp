@@ -8,15 +8,10 @@
 #include "base/check.h"
 #include "smp/tp/batch_primitives.h"
 #include "tp/group/batch_of_one.h"
+#include "tp/group/shorten_rows.h"
 
 namespace smp::nn {
 namespace {
-
-void require_sliceable(const torch::nn::EmbeddingOptions& options) {
-  SMP_REQUIRE_AS(UnsupportedError, !options.max_norm(),
-                 "DistributedEmbedding: max_norm needs the norms of whole rows, of which each rank "
-                 "holds a part; leave it out, or use smp::nn::Embedding");
-}
 
 /// Makes a negative padding_idx count from the start, as torch::nn::Embedding does.
 void count_padding_from_start(torch::nn::EmbeddingOptions& options) {
@@ -40,7 +35,6 @@ const at::Tensor& given_table(const torch::nn::EmbeddingOptions& options) {
 
 DistributedEmbeddingImpl::DistributedEmbeddingImpl(const torch::nn::EmbeddingOptions& with)
     : options(with) {
-  require_sliceable(options);
   count_padding_from_start(options);
   if (options._weight().defined()) {
     weight = register_slice("weight", given_table(options), 1);
@@ -66,11 +60,6 @@ std::string DistributedEmbeddingImpl::obstacle(const torch::nn::EmbeddingImpl& o
   if (options.embedding_dim() % ranks != 0) {
     return base::concat("embedding_dim ", options.embedding_dim(), " cannot be divided by ", ranks);
   }
-  try {
-    require_sliceable(options);
-  } catch (const UnsupportedError& error) {
-    return error.what();
-  }
   return {};
 }
 
@@ -95,7 +84,13 @@ at::Tensor DistributedEmbeddingImpl::forward(const at::Tensor& indices) {
   SMP_REQUIRE(dtype == at::kLong || dtype == at::kInt, "DistributedEmbedding: indices of type ",
               dtype, "; expected torch::kLong or torch::kInt");
   return tp::of_batch(indices, /*row_dims=*/0, [this](const at::Tensor& batch) {
-    return batch_of_slices_for_tp(look_up(*this, whole_batch_for_tp(batch), batch.size(0)), -1);
+    const auto all = whole_batch_for_tp(batch);
+    if (options.max_norm()) {
+      // Through float, as torch::nn::functional::embedding() passes both on.
+      tp::shorten_rows(weight, all, static_cast<float>(*options.max_norm()),
+                       static_cast<float>(options.norm_type()));
+    }
+    return batch_of_slices_for_tp(look_up(*this, all, batch.size(0)), -1);
   });
 }
 
@@ -103,6 +98,7 @@ void DistributedEmbeddingImpl::pretty_print(std::ostream& stream) const {
   stream << "smp::nn::DistributedEmbedding(num_embeddings=" << options.num_embeddings()
          << ", embedding_dim=" << options.embedding_dim();
   if (options.padding_idx()) stream << ", padding_idx=" << *options.padding_idx();
+  if (options.max_norm()) stream << ", max_norm=" << *options.max_norm();
   stream << ")";
 }
 

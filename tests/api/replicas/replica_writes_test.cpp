@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <torch/nn/functional/embedding.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -22,12 +25,19 @@ constexpr int kWords = 12, kWidth = 6;
 
 // ---- models ------------------------------------------------------------------------------------
 
-enum class Table { kRouted, kPlain, kBag, kFunction, kData };
+enum class Table { kRouted, kPlain, kBag, kFunction, kData, kSliced, kMarked };
 
 /// Looks rows up, [rows, 3] to [rows, kWidth].
 struct LookUpImpl : torch::nn::Module {
   explicit LookUpImpl(Table which) : kind(which) {
     auto options = torch::nn::EmbeddingOptions(kWords, kWidth).max_norm(0.8);
+    if (kind == Table::kSliced) {
+      sliced = register_module("routed", nn::DistributedEmbedding(options));
+    }
+    if (kind == Table::kMarked) {
+      const tensor_parallelism spread;
+      routed = register_module("routed", nn::Embedding(options));
+    }
     if (kind == Table::kRouted) routed = register_module("routed", nn::Embedding(options));
     if (kind == Table::kPlain) plain = register_module("plain", torch::nn::Embedding(options));
     if (kind == Table::kBag) {
@@ -41,7 +51,8 @@ struct LookUpImpl : torch::nn::Module {
     }
   }
   Tensor forward(const Tensor& words) {
-    if (kind == Table::kRouted) return routed(words).sum(1);
+    if (kind == Table::kRouted || kind == Table::kMarked) return routed(words).sum(1);
+    if (kind == Table::kSliced) return sliced(words).sum(1);
     if (kind == Table::kPlain) return plain(words).sum(1);
     if (kind == Table::kBag) return bag(words);
     if (kind == Table::kData) {
@@ -55,6 +66,7 @@ struct LookUpImpl : torch::nn::Module {
   }
   Table kind;
   nn::Embedding routed{nullptr};
+  nn::DistributedEmbedding sliced{nullptr};
   torch::nn::Embedding plain{nullptr};
   nn::EmbeddingBag bag{nullptr};
   Tensor weight;
@@ -75,7 +87,7 @@ struct WordsImpl : torch::nn::Module {
 };
 SMP_MODULE(Words);
 
-Tensor words(int seed) { return tokens(seed, kWords, {kRows, 3}); }
+Tensor words(int seed, int rows = kRows) { return tokens(seed, kWords, {rows, 3}); }
 /// Pushes rows outwards, so that they are too long again and again.
 Tensor loss_of(const Tensor& y) { return (y - 3).pow(2).mean(); }
 
@@ -90,12 +102,22 @@ bool evaluates(Evaluates when, int r) {
 struct Outcome {
   std::vector<double> losses = std::vector<double>(kSteps, 0.0);  // means over replicas
   std::vector<std::map<std::string, Tensor>> tensors;             // of each replica
+  std::vector<int> parts;                                         // its tp_rank
+};
+
+struct Layout {
+  int stages = 1, ranks = 2, slices = 1;
+  bool prescaled = false, sharded = false;
+  int microbatches = kMicrobatches;
+  const char* pipeline = "interleaved";
+  std::uint64_t seed = 7;  // of the order in which ranks run
+  int rows() const { return kRows / kMicrobatches * microbatches; }
 };
 
 // ---- runs --------------------------------------------------------------------------------------
 
 /// LibTorch alone, on the samples of all replicas.
-Outcome in_one_process(Table kind, int replicas, Evaluates when) {
+Outcome in_one_process(Table kind, int replicas, const Layout& layout, Evaluates when) {
   Outcome outcome;
   torch::manual_seed(3);
   Words net(kind);
@@ -110,8 +132,8 @@ Outcome in_one_process(Table kind, int replicas, Evaluates when) {
     if (when != Evaluates::kBeforeTheOptimizer) evaluate(step);
     optimizer.zero_grad();
     for (int r = 0; r < replicas; ++r) {
-      for (const auto& x : words(replicas * step + r).chunk(kMicrobatches)) {
-        const auto loss = loss_of(net(x)) / (kMicrobatches * replicas);
+      for (const auto& x : words(replicas * step + r, layout.rows()).chunk(layout.microbatches)) {
+        const auto loss = loss_of(net(x)) / (layout.microbatches * replicas);
         loss.backward();
         outcome.losses[step] += loss.item<double>();
       }
@@ -124,18 +146,14 @@ Outcome in_one_process(Table kind, int replicas, Evaluates when) {
   return outcome;
 }
 
-struct Layout {
-  int stages = 1, ranks = 2, slices = 1;
-  bool prescaled = false, sharded = false;
-};
-
 Config config_of(const Layout& layout) {
   Config config;
   config.pipeline_parallel_degree = layout.stages;
   config.tensor_parallel_degree = layout.slices;
   config.prescaled_batch = layout.prescaled;
   config.shard_optimizer_state = layout.sharded;
-  config.microbatches = kMicrobatches;
+  config.microbatches = layout.microbatches;
+  config.pipeline = layout.pipeline;
   config.plan_cache = "off";
   config.skip_tracing = true;  // would have all that writes and reads a table on one stage
   return config;
@@ -145,6 +163,7 @@ Outcome in_replicas(Table kind, const Layout& layout, Evaluates when) {
   Outcome outcome;
   const int replicas = layout.ranks / layout.stages;
   outcome.tensors.resize(static_cast<std::size_t>(replicas));
+  outcome.parts.resize(static_cast<std::size_t>(replicas));
   run_local(layout.ranks,
             [&] {
               torch::manual_seed(3);
@@ -169,18 +188,25 @@ Outcome in_replicas(Table kind, const Layout& layout, Evaluates when) {
               for (int step = 0; step < kSteps; ++step) {
                 if (when != Evaluates::kBeforeTheOptimizer) evaluate(step);
                 optimizer.zero_grad();
-                const auto loss = train(words(count * step + own)).reduce_mean().item<double>();
+                const auto batch = words(count * step + own, layout.rows());
+                const auto loss = train(batch).reduce_mean().item<double>();
                 if (pp_rank() == 0) outcome.losses[step] += loss / dp_size();
                 if (when == Evaluates::kBeforeTheOptimizer) evaluate(step);
                 optimizer.step();
               }
+              outcome.parts[static_cast<std::size_t>(dp_rank())] = tp_rank();
               auto& tensors = outcome.tensors[static_cast<std::size_t>(dp_rank())];
               for (const auto& [name, tensor] : model.local_named_parameters()) {
                 tensors[name] = tensor.detach().clone();
               }
             },
-            config_of(layout), {.seed = 7});
+            config_of(layout), {.seed = layout.seed});
   return outcome;
+}
+
+/// Returns the part of a whole tensor that has the shape of `own`.
+Tensor part_of(const Tensor& whole, const Tensor& own, const Layout& layout, int part) {
+  return own.sizes() == whole.sizes() ? whole : whole.chunk(layout.slices, 1)[part];
 }
 
 void expect_as_in_one_process(Table kind, const Layout& layout,
@@ -189,16 +215,21 @@ void expect_as_in_one_process(Table kind, const Layout& layout,
                                   << " ranks, " << layout.stages << " stages, " << layout.slices
                                   << " slices, evaluates " << static_cast<int>(when));
   const int batches = layout.ranks / layout.stages / (layout.prescaled ? layout.slices : 1);
-  const auto reference = in_one_process(kind, batches, when);
+  const auto plain = kind == Table::kSliced || kind == Table::kMarked ? Table::kRouted : kind;
+  const auto reference = in_one_process(plain, batches, layout, when);
   const auto ours = in_replicas(kind, layout, when);
   for (int step = 0; step < kSteps; ++step) {
     EXPECT_NEAR(ours.losses[step], reference.losses[step], 1e-12) << "step " << step;
   }
-  for (const auto& replica : ours.tensors) {
-    ASSERT_EQ(replica.size(), reference.tensors[0].size());
-    for (const auto& [name, tensor] : replica) {
-      EXPECT_LE((tensor - reference.tensors[0].at(name)).abs().max().item<double>(), 1e-12) << name;
-      EXPECT_TRUE(torch::equal(tensor, ours.tensors[0].at(name))) << name << " in all replicas";
+  for (std::size_t i = 0; i < ours.tensors.size(); ++i) {
+    ASSERT_EQ(ours.tensors[i].size(), reference.tensors[0].size());
+    const int part = ours.parts[i];
+    const auto first = static_cast<std::size_t>(
+        std::find(ours.parts.begin(), ours.parts.end(), part) - ours.parts.begin());
+    for (const auto& [name, tensor] : ours.tensors[i]) {
+      const auto expected = part_of(reference.tensors[0].at(name), tensor, layout, part);
+      EXPECT_LE((tensor - expected).abs().max().item<double>(), 1e-12) << name;
+      EXPECT_TRUE(torch::equal(tensor, ours.tensors[first].at(name))) << name << " in replicas";
     }
   }
 }
@@ -218,6 +249,75 @@ TEST(ReplicaWrites, OfRowsAreThoseOfOneProcessWhereOtherModulesAreSliced) {
     expect_as_in_one_process(Table::kRouted, {.ranks = 2, .slices = 2, .prescaled = prescaled});
     expect_as_in_one_process(Table::kPlain,
                              {.stages = 2, .ranks = 8, .slices = 2, .prescaled = prescaled});
+  }
+}
+
+/// Ranks have parts of rows; other replicas have the same parts.
+TEST(ReplicaWrites, OfRowsInPartsAreThoseOfOneProcess) {
+  for (const bool prescaled : {false, true}) {
+    for (const auto kind : {Table::kSliced, Table::kMarked}) {
+      expect_as_in_one_process(kind, {.ranks = 2, .slices = 2, .prescaled = prescaled});
+      expect_as_in_one_process(kind, {.ranks = 4, .slices = 2, .prescaled = prescaled});
+    }
+    expect_as_in_one_process(Table::kSliced,
+                             {.ranks = 4, .slices = 2, .prescaled = prescaled, .sharded = true});
+    expect_as_in_one_process(Table::kSliced, {.ranks = 3, .slices = 3, .prescaled = prescaled});
+  }
+  for (const auto when : {Evaluates::kBeforeSteps, Evaluates::kBeforeTheOptimizer}) {
+    expect_as_in_one_process(Table::kSliced, {.ranks = 4, .slices = 2}, when);
+  }
+}
+
+/// Ranks come to the look-ups of their microbatches in different orders, and look rows up again.
+TEST(ReplicaWrites, OfRowsInPartsAreThoseOfOneProcessInAnyOrder) {
+  for (const char* pipeline : {"interleaved", "simple"}) {
+    for (const int stages : {1, 2}) {
+      for (const std::uint64_t seed : {1, 2, 3}) {
+        Layout layout{.stages = stages, .ranks = 4 * stages, .slices = 2, .microbatches = 6};
+        layout.pipeline = pipeline;
+        layout.seed = seed;
+        layout.prescaled = seed == 2;
+        expect_as_in_one_process(Table::kSliced, layout);
+      }
+    }
+  }
+}
+
+/// Of a step that fails on some rank no rank keeps what it has shortened, so that parts of a row
+/// stay those of one row. Without gradients the other replica does not hear of it.
+void expect_as_before_a_failed_step(int failing, bool grad) {
+  run_local(4,
+            [&] {
+              torch::manual_seed(3);
+              LookUp net(Table::kSliced);
+              DistributedModel model(net);
+              bool fails = false;
+              auto act = smp::step([&](const Tensor& x) {
+                const auto y = model(x).sum();
+                const bool here =
+                    rdp_rank() == 0 && tp_rank() == failing && current_microbatch() == 1;
+                if (fails && here) throw std::runtime_error("no more");
+                if (grad) model.backward(y);
+              });
+              const torch::AutoGradMode mode(grad);
+              act(torch::zeros({2, 3}, torch::kLong));  // microbatches may overlap from now on
+              const auto before = net->sliced->weight.detach().clone();
+              if (grad || rdp_rank() == 0) {
+                fails = true;
+                EXPECT_THROW(act(words(5)), std::exception);
+                EXPECT_TRUE(torch::equal(net->sliced->weight.detach(), before));
+                fails = false;
+              }
+              act(torch::full({2, 3}, 4, torch::kLong));
+              EXPECT_FALSE(torch::equal(net->sliced->weight.detach()[4], before[4]));
+            },
+            config_of({.ranks = 4, .slices = 2}), {.seed = 2});
+}
+
+TEST(ReplicaWrites, OfRowsInPartsEndWithAStepThatFails) {
+  for (const int failing : {0, 1}) {
+    expect_as_before_a_failed_step(failing, true);
+    expect_as_before_a_failed_step(failing, false);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <limits>
 #include <utility>
 
 #include "smp/error.h"
@@ -48,6 +49,28 @@ TEST(DistributedEmbedding, ScalesGradientsByFrequencyAsEmbeddingDoes) {
       expect_as_plain([&] { return torch::nn::Embedding(options); },
                       [&] { return nn::DistributedEmbedding(options); },
                       whole_numbers(size, shape, 3), 1e-12);
+    }
+  }
+}
+
+/// Rows are as long as they are whole, whoever has which part.
+TEST(DistributedEmbedding, ShortensRowsAsEmbeddingDoes) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const int size : {1, 2, 4}) {
+    for (const double norm_type : {2.0, 1.0, 3.0, 0.0, infinity}) {
+      for (const auto& shape : std::vector<std::vector<std::int64_t>>{{}, {0}, {9}, {4, 5}}) {
+        auto options = torch::nn::EmbeddingOptions(5, 8).max_norm(0.9).norm_type(norm_type);
+        SCOPED_TRACE(testing::Message()
+                     << size << " ranks, " << at::IntArrayRef(shape) << ", norm " << norm_type);
+        auto indices = whole_numbers(size, shape, 5);
+        for (const auto dtype : {at::kLong, at::kInt}) {
+          if (dtype == at::kInt && shape.empty()) continue;
+          for (auto& each : indices) each = each.to(dtype);
+          expect_as_plain([&] { return torch::nn::Embedding(options); },
+                          [&] { return nn::DistributedEmbedding(options); }, indices, 1e-12,
+                          at::kDouble, {}, 1e-12);
+        }
+      }
     }
   }
 }
@@ -108,15 +131,11 @@ TEST(DistributedEmbedding, SendsWhatTheFormulasSay) {
   EXPECT_EQ(sent_by_embedding(Batches::kPrescaled), (Sent{rows * 3 * 8 / 4, 0, 3, 0}));
 }
 
-TEST(DistributedEmbedding, RefusesWhatNeedsWholeRows) {
+TEST(DistributedEmbedding, RefusesWhatItCannotLookUp) {
   d2d::SimulatedJob job(2);
   on_group(job, 2, [](int) {
-    using Options = torch::nn::EmbeddingOptions;
     EXPECT_THAT(refusal<UsageError>([] { nn::DistributedEmbedding(10, 5); }),
                 AllOf(HasSubstr("'weight', shape [10, 5]"), HasSubstr("dimension 1 for 2")));
-    EXPECT_THAT(
-        refusal<UnsupportedError>([] { nn::DistributedEmbedding(Options(4, 4).max_norm(1)); }),
-        HasSubstr("max_norm needs the norms of whole rows"));
     nn::DistributedEmbedding table(4, 4);
     EXPECT_THAT(refusal<UsageError>([&] { table(at::ones({2})); }), HasSubstr("indices of type"));
     for (const auto dtype : {at::kShort, at::kByte, at::kBool}) {
