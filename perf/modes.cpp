@@ -11,6 +11,7 @@
 #include "harness.h"
 #include "modes/chain.h"
 #include "modes/dispatch.h"
+#include "modes/gradient_penalty.h"
 #include "modes/half_split.h"
 #include "modes/mode.h"
 #include "program.h"
@@ -30,7 +31,8 @@ const std::vector<Part>& parts() {
   static const std::vector<Part> all{
       {"chain", report_chain},       {"dispatch", report_dispatch},
       {"recorder", report_recorder}, {"smallest_module", report_smallest_module},
-      {"gpt", report_half_split},    {"bytes", report_bytes, 3}};
+      {"gpt", report_half_split},    {"gradient_penalty", report_gradient_penalty},
+      {"bytes", report_bytes, 3}};
   return all;
 }
 
