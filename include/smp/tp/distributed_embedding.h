@@ -30,7 +30,8 @@ class SMP_API DistributedEmbeddingImpl : public DistributedModule {
   DistributedEmbeddingImpl(std::int64_t num_embeddings, std::int64_t embedding_dim)
       : DistributedEmbeddingImpl(torch::nn::EmbeddingOptions(num_embeddings, embedding_dim)) {}
   /// Makes the slice of this rank of a new table.
-  /// @throws UsageError  embedding_dim cannot be divided by T, or no session runs.
+  /// @throws UsageError        embedding_dim cannot be divided by T, or no session runs.
+  /// @throws UnsupportedError  max_norm with norm_type 0: each look-up would shorten a row again.
   explicit DistributedEmbeddingImpl(const torch::nn::EmbeddingOptions& options);
 
   /// Stands in for `original`, whose weight becomes a slice.

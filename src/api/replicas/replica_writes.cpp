@@ -194,6 +194,11 @@ at::Tensor& ReplicaWrites::shorten_own(const Parameter& parameter, at::Tensor& t
       ": max_norm of parameter '", parameter.name, "', of which each of ", topology.tp_size(),
       " tensor-parallel ranks holds a slice, would shorten parts of rows by the norms of "
       "the parts; let smp::nn::DistributedEmbedding do it, which knows those of whole rows");
+  SMP_REQUIRE_AS(UnsupportedError, norm_type != 0, "rank ", topology.rank(),
+                 ": max_norm of parameter '", parameter.name,
+                 "' with norm_type 0 shortens a row again at each look-up, and how often the other "
+                 "replicas look it up is known in one process only; choose another norm_type, or "
+                 "run without replicas");
   before_shortening(parameter);
   const auto rows = distinct(indices);
   const auto rows_of = [&] {

@@ -13,6 +13,14 @@
 namespace smp::nn {
 namespace {
 
+/// With norm_type = 0 the norm is a number of elements, which no scale makes smaller.
+void require_sliceable(const torch::nn::EmbeddingOptions& options) {
+  SMP_REQUIRE_AS(UnsupportedError, !options.max_norm() || options.norm_type() != 0,
+                 "DistributedEmbedding: max_norm with norm_type 0 shortens a row again at each "
+                 "look-up, and ranks do it once for all of them; choose another norm_type, or use "
+                 "smp::nn::Embedding");
+}
+
 /// Makes a negative padding_idx count from the start, as torch::nn::Embedding does.
 void count_padding_from_start(torch::nn::EmbeddingOptions& options) {
   if (!options.padding_idx()) return;
@@ -35,6 +43,7 @@ const at::Tensor& given_table(const torch::nn::EmbeddingOptions& options) {
 
 DistributedEmbeddingImpl::DistributedEmbeddingImpl(const torch::nn::EmbeddingOptions& with)
     : options(with) {
+  require_sliceable(options);
   count_padding_from_start(options);
   if (options._weight().defined()) {
     weight = register_slice("weight", given_table(options), 1);
@@ -59,6 +68,11 @@ std::string DistributedEmbeddingImpl::obstacle(const torch::nn::EmbeddingImpl& o
   const auto& options = original.options;
   if (options.embedding_dim() % ranks != 0) {
     return base::concat("embedding_dim ", options.embedding_dim(), " cannot be divided by ", ranks);
+  }
+  try {
+    require_sliceable(options);
+  } catch (const UnsupportedError& error) {
+    return error.what();
   }
   return {};
 }

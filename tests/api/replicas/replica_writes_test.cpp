@@ -483,6 +483,18 @@ TEST(ReplicaWrites, InTwoWaysAreRefused) {
       "shortened in two ways");
 }
 
+TEST(ReplicaWrites, OfRowsThatEachLookUpShortensAreRefused) {
+  expect_refused(
+      [](OddImpl& odd, const Tensor& words) {
+        auto options = torch::nn::functional::EmbeddingFuncOptions();
+        return torch::nn::functional::embedding(words, odd.table->weight,
+                                                options.max_norm(0.5).norm_type(0))
+            .mean(1)
+            .matmul(odd.weight);
+      },
+      "norm_type 0 shortens a row again at each look-up");
+}
+
 /// Tables may be read between steps, and after the last one.
 TEST(ReplicaWrites, LeaveTablesAsTheyWere) {
   run_local(2,

@@ -57,7 +57,7 @@ TEST(DistributedEmbedding, ScalesGradientsByFrequencyAsEmbeddingDoes) {
 TEST(DistributedEmbedding, ShortensRowsAsEmbeddingDoes) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (const int size : {1, 2, 4}) {
-    for (const double norm_type : {2.0, 1.0, 3.0, 0.0, infinity}) {
+    for (const double norm_type : {2.0, 1.0, 3.0, 0.5, infinity, -infinity}) {
       for (const auto& shape : std::vector<std::vector<std::int64_t>>{{}, {0}, {9}, {4, 5}}) {
         auto options = torch::nn::EmbeddingOptions(5, 8).max_norm(0.9).norm_type(norm_type);
         SCOPED_TRACE(testing::Message()
@@ -136,6 +136,9 @@ TEST(DistributedEmbedding, RefusesWhatItCannotLookUp) {
   on_group(job, 2, [](int) {
     EXPECT_THAT(refusal<UsageError>([] { nn::DistributedEmbedding(10, 5); }),
                 AllOf(HasSubstr("'weight', shape [10, 5]"), HasSubstr("dimension 1 for 2")));
+    const auto counted = torch::nn::EmbeddingOptions(4, 4).max_norm(1).norm_type(0);
+    EXPECT_THAT(refusal<UnsupportedError>([&] { nn::DistributedEmbedding{counted}; }),
+                HasSubstr("norm_type 0 shortens a row again"));
     nn::DistributedEmbedding table(4, 4);
     EXPECT_THAT(refusal<UsageError>([&] { table(at::ones({2})); }), HasSubstr("indices of type"));
     for (const auto dtype : {at::kShort, at::kByte, at::kBool}) {

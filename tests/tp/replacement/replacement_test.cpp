@@ -295,13 +295,16 @@ TEST(Replacement, LeavesSizesAloneThatCannotBeDivided) {
   const auto obstacles = obstacles_of([] {
     const tensor_parallelism spread;
     return nn::Sequential(nn::Linear(3, 4), nn::Embedding(4, 5),
-                          nn::LayerNorm(torch::nn::LayerNormOptions({7})), nn::Linear(4, 3))
+                          nn::LayerNorm(torch::nn::LayerNormOptions({7})),
+                          nn::Embedding(torch::nn::EmbeddingOptions(4, 4).max_norm(1).norm_type(0)),
+                          nn::Linear(4, 3))
         .ptr();
   });
   EXPECT_THAT(obstacles.at("0"), HasSubstr("in_features 3 cannot be divided by 2"));
   EXPECT_THAT(obstacles.at("1"), HasSubstr("embedding_dim 5 cannot be divided by 2"));
   EXPECT_THAT(obstacles.at("2"), HasSubstr("size 7 cannot be divided by 2"));
-  EXPECT_EQ(obstacles.at("3"), "");
+  EXPECT_THAT(obstacles.at("3"), HasSubstr("norm_type 0"));
+  EXPECT_EQ(obstacles.at("4"), "");
 }
 
 struct TiedImpl : torch::nn::Module {
