@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -276,24 +277,45 @@ void compare_generation(Report& report, PythonPeer& peer, const Folder& folder) 
   report.add("generate.tokens_over_transformers", 1 / times.ratio(), "1", "aim: at least 1.5");
 }
 
+struct Part {
+  std::string name;
+  std::function<void(Report&, PythonPeer*, const Folder&)> measure;
+};
+
+const std::vector<Part>& parts() {
+  static const std::vector<Part> all{
+      {"opening", [](auto& report, auto*, auto& folder) { measure_opening(report, folder); }},
+      {"loader",
+       [](auto& report, auto* peer, auto& folder) {
+         if (!data::has_sentencepiece()) return;
+         make_text(folder);
+         measure_stall(report, folder);
+         compare_loaders(report, peer, folder);
+       }},
+      {"generation",
+       [](auto& report, auto* peer, auto& folder) {
+         if (peer != nullptr) compare_generation(report, *peer, folder);
+       }},
+      {"files", [](auto& report, auto* peer, auto& folder) {
+         if (peer != nullptr) compare_loads(report, *peer, folder);
+       }}};
+  return all;
+}
+
 void run(int argc, char** argv) {
-  std::string python = offered_python();
+  std::string python = offered_python(), wanted;
+  std::vector<std::string> names;
+  for (const auto& part : parts()) names.push_back(part.name);
   CLI::App app("What a run of a Llama has beside its steps", "smp perf text");
   app.add_option("--python", python, "a Python with datasets, tokenizers and transformers");
+  app.add_option("--part", wanted, "to measure (default: all)")->check(CLI::IsMember(names));
   if (!parse_options(app, argc, argv)) return;
   at::set_num_threads(1);
-  Report report("text");
+  Report report("text", wanted.empty() ? Report::Earlier::kDropped : Report::Earlier::kKept);
   const Folder folder;
   const auto peer = start_python_peer(python, {"perf/text/peer.py", std::to_string(kThreads)});
-  measure_opening(report, folder);
-  if (data::has_sentencepiece()) {
-    make_text(folder);
-    measure_stall(report, folder);
-    compare_loaders(report, peer.get(), folder);
-  }
-  if (peer != nullptr) {
-    compare_generation(report, *peer, folder);
-    compare_loads(report, *peer, folder);
+  for (const auto& [name, measure] : parts()) {
+    if (wanted.empty() || wanted == name) measure(report, peer.get(), folder);
   }
   report.finish();
 }

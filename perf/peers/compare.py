@@ -97,11 +97,11 @@ LLAMA = {  # rows by part
     "dp2": ["step.over_torch.dp2"],
 }
 LAYERS = "layers"  # our own beside what they are made of: perf/llama.cpp
-TEXT = "text"  # what is beside the steps: perf/text.cpp
+TEXT = ["opening", "loader", "generation", "files"]  # what is beside the steps: parts of perf/text.cpp
 ALL_PARTS = {
     "peers": [*(part for part in PARTS if part not in [*REPLICAS, *LLAMA]), "call"],
     "dp": REPLICAS,
-    "llama": [*LLAMA, LAYERS, TEXT],
+    "llama": [*LLAMA, LAYERS, *TEXT],
 }
 BRIEF_PARTS = {"peers": ["gpt.p2", "t5.p2", "call"], "dp": REPLICAS, "llama": ["tp2_sp", LAYERS]}
 
@@ -127,9 +127,9 @@ class Comparison:
             if name == "call":
                 return self.run_calls()
             if name == LAYERS:
-                return self.run_own([*self.mpirun, "-n", "2", str(self.programs / "perf"), "llama"])
-            if name == TEXT:
-                return self.run_own([str(self.programs / "perf"), "text"])
+                return self.run_own("llama", [*self.mpirun, "-n", "2", str(self.programs / "perf"), "llama"])
+            if name in TEXT:
+                return self.run_own("text", [str(self.programs / "perf"), "text", "--part", name])
             part = PARTS[name]
             measured = Contest(part.setting, part.entries, self.start, part.seconds).run(part.rounds)
             self.add_failures(name, measured)
@@ -216,13 +216,13 @@ class Comparison:
 
     # ---- our layers, and text ----
 
-    def run_own(self, command: list[str]) -> None:
+    def run_own(self, name: str, command: list[str]) -> None:
         with TemporaryDirectory() as folder:
             environment = os.environ | {"SMP_PERF_RESULTS": folder, "SMP_PEERS_PYTHON": sys.executable}
             environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
             subprocess.run(command, env=environment, cwd=ROOT, timeout=300, check=True)
             if not BRIEF:
-                self.rows.rows += json.loads((Path(folder) / f"{command[-1]}.json").read_text())["rows"]
+                self.rows.rows += json.loads((Path(folder) / f"{name}.json").read_text())["rows"]
 
     # ---- one call ----
 

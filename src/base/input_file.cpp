@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,33 @@ namespace smp::base {
 namespace {
 
 constexpr std::uint64_t kPart = 256 << 10;  // stays in a core's cache
+
+std::optional<InputFile::Identity> identity_of(int file) {
+  struct stat status = {};
+  if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  constexpr std::uint64_t kSecond = 1'000'000'000;
+  return InputFile::Identity{static_cast<std::uint64_t>(status.st_ino),
+                             static_cast<std::uint64_t>(status.st_size),
+                             static_cast<std::uint64_t>(status.st_mtim.tv_sec) * kSecond +
+                                 static_cast<std::uint64_t>(status.st_mtim.tv_nsec)};
+}
+
+/// True if the system has all of these bytes of the file in memory; false also where it does not
+/// say so (before Linux 6.5), and of files of others that this process may not write.
+bool is_cached(int file, std::uint64_t offset, std::uint64_t size) {
+  constexpr long kCachestat = 451;  // which headers of older systems lack
+  constexpr std::uint64_t kPageBytes = 4096;
+  struct {
+    std::uint64_t offset, size;
+  } const range{offset, size};
+  struct {
+    std::uint64_t cached, dirty, in_writing, evicted, lately_evicted;
+  } pages{};
+  if (::sysconf(_SC_PAGESIZE) != kPageBytes) return false;
+  if (::syscall(kCachestat, file, &range, &pages, 0) != 0) return false;
+  const auto touched = (offset + size - 1) / kPageBytes - offset / kPageBytes + 1;
+  return pages.cached >= touched;
+}
 
 /// Where bytes go that nobody wants.
 class NullDevice {
@@ -43,13 +71,8 @@ class NullDevice {
 InputFile::InputFile(std::string path)
     : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
   SMP_REQUIRE(descriptor_ >= 0, "cannot read ", path_, ": ", std::strerror(errno));
-  struct stat status = {};
-  if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
-    constexpr std::uint64_t kSecond = 1'000'000'000;
-    identity_ = {static_cast<std::uint64_t>(status.st_ino),
-                 static_cast<std::uint64_t>(status.st_size),
-                 static_cast<std::uint64_t>(status.st_mtim.tv_sec) * kSecond +
-                     static_cast<std::uint64_t>(status.st_mtim.tv_nsec)};
+  if (const auto identity = identity_of(descriptor_)) {
+    identity_ = *identity;
     return;
   }
   ::close(descriptor_);
@@ -72,6 +95,8 @@ void InputFile::read_at(std::uint64_t offset, void* to, std::size_t size) const 
   }
 }
 
+bool InputFile::has_changed() const { return identity_of(descriptor_) != identity_; }
+
 void InputFile::read_parts(std::uint64_t offset, std::uint64_t size,
                            const std::function<void(std::string_view)>& take) const {
   std::vector<char> part(static_cast<std::size_t>(std::min(size, kPart)));
@@ -84,6 +109,8 @@ void InputFile::read_parts(std::uint64_t offset, std::uint64_t size,
 }
 
 void InputFile::require_readable(std::uint64_t offset, std::uint64_t size) const {
+  const bool inside = offset + size <= identity_[1] && !has_changed();
+  if (size == 0 || (inside && is_cached(descriptor_, offset, size))) return;
   const NullDevice null;
   auto at = static_cast<off_t>(offset);
   const auto end = static_cast<off_t>(offset + size);

@@ -33,9 +33,13 @@ class InputFile {
   /// Gives `take` the `size` bytes from `offset` on, a part at a time. @throws as read_at()
   void read_parts(std::uint64_t offset, std::uint64_t size,
                   const std::function<void(std::string_view)>& take) const;
-  /// Throws what read_at() would. The system reads the bytes, if it did not have them; where it
-  /// can, it copies them nowhere.
+  /// Throws what read_at() would. The system reads the bytes, unless it has them; where it can, it
+  /// copies them nowhere.
   void require_readable(std::uint64_t offset, std::uint64_t size) const;
+  /// True if the open file is no longer as it was when it was opened: its time of change or size.
+  [[nodiscard]] bool has_changed() const;
+  /// For calls of the system; it stays open as long as this object lives.
+  [[nodiscard]] int descriptor() const { return descriptor_; }
 
  private:
   std::string path_;

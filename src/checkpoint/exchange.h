@@ -25,8 +25,8 @@ struct Offer {
   std::function<at::Tensor(std::size_t)> read;
   /// Throws what read(i) would, for less; empty: read(i) does.
   std::function<void(std::size_t)> check = {};
-  /// Reads tensors[i] into a contiguous tensor of its shape and type in host memory, as read(i)
-  /// would; empty: values are copied there.
+  /// Reads tensors[i] into a contiguous tensor of its shape in host memory, as copying what read(i)
+  /// returns would; empty: values are copied there.
   std::function<void(std::size_t, const at::Tensor&)> read_into = {};
   /// Marks the tensors that all ranks which offer them must read together, because each has a part
   /// of them: one element for each of `tensors`, or empty for none. They are read on all those

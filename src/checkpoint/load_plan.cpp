@@ -12,6 +12,7 @@
 #include "checkpoint/first_difference.h"
 #include "checkpoint/names.h"
 #include "d2d/tensors/overlap.h"
+#include "d2d/tensors/tensor_data.h"
 
 namespace smp::checkpoint {
 namespace {
@@ -198,6 +199,20 @@ std::string two_values_text(const std::string& name, const std::string& other,
                       ", but there are different values for them: ", difference,
                       "; nothing was loaded. Untie the model's parameters, or load with strict = "
                       "false, where the last one counts");
+}
+
+at::Tensor memory_for(const TensorInfo& info, const at::Tensor& tensor) {
+  const bool fits = tensor.layout() == at::kStrided && tensor.is_cpu() &&
+                    tensor.sizes() == info.sizes && d2d::is_plain(tensor);
+  if (!fits) return {};
+  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  return d2d::detached(tensor);
+}
+
+void load_offered(const at::Tensor& tensor, const Offer& offer, std::size_t number) {
+  const auto memory = offer.read_into ? memory_for(offer.tensors[number], tensor) : at::Tensor();
+  if (memory.defined()) return offer.read_into(number, memory);
+  store(tensor, offer.read(number));
 }
 
 void store(const at::Tensor& tensor, const at::Tensor& values) {

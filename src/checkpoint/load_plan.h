@@ -49,6 +49,15 @@ std::string problem_with_ties(const std::vector<NamedTensor>& tensors, const Off
 std::string two_values_text(const std::string& name, const std::string& other,
                             const std::string& difference);
 
+/// Returns the memory of a module's tensor if values like `info` may be read into it as they come,
+/// converted to its dtype; else an undefined tensor. Whoever saved the tensor for a backward sees
+/// by its version that it was written.
+at::Tensor memory_for(const TensorInfo& info, const at::Tensor& tensor);
+
+/// Puts what is offered under that number into a module's tensor, as store() does, and straight
+/// into its memory where that can be.
+void load_offered(const at::Tensor& tensor, const Offer& offer, std::size_t number);
+
 /// Copies `values` into a module's tensor, converting its dtype. Elements that share memory are
 /// written once.
 void store(const at::Tensor& tensor, const at::Tensor& values);

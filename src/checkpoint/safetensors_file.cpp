@@ -2,6 +2,7 @@
 #include "checkpoint/safetensors_file.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/memory/file_copy.h"
 #include "checkpoint/checksum.h"
 
 namespace smp::checkpoint {
@@ -67,6 +69,18 @@ std::string read_header(const base::InputFile& file) {
 
 /// Values are looked at while they are in a core's cache.
 constexpr std::uint64_t kPart = 512 << 10;
+/// What a thread of several copies at a time.
+constexpr std::int64_t kShare = 4 << 20;
+
+/// Copies on as many threads as LibTorch's operators run on.
+void copy_on_threads(const base::InputFile& file, std::uint64_t offset, char* to,
+                     std::uint64_t size) {
+  at::parallel_for(0, static_cast<std::int64_t>(size), kShare,
+                   [&](std::int64_t begin, std::int64_t end) {
+                     base::copy_from(file, offset + static_cast<std::uint64_t>(begin), to + begin,
+                                     static_cast<std::size_t>(end - begin));
+                   });
+}
 
 }  // namespace
 
@@ -74,6 +88,7 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : file_(path) {
   auto text = read_header(file_);
   data_begin_ = kLengthBytes + text.size();
   header_ = SafetensorsHeader::parse(text, file_.size() - data_begin_, path);
+  checked_.resize(header_.tensors.size());
   take_checksums(std::move(text));
 }
 
@@ -131,21 +146,54 @@ at::Tensor SafetensorsReader::read(std::size_t index) const {
 
 void SafetensorsReader::read_into(std::size_t index, const at::Tensor& target) const {
   const auto& placed = readable(index);
-  SMP_ASSERT(target.scalar_type() == placed.info.dtype && target.sizes() == placed.info.sizes &&
-                 target.is_contiguous() && target.is_cpu(),
+  SMP_ASSERT(target.sizes() == placed.info.sizes && target.is_contiguous() && target.is_cpu(),
              placed.info.name);
   const auto size = placed.end - placed.begin;
   if (size == 0) return;
+  if (target.scalar_type() != placed.info.dtype) return read_converted(index, target);
   auto* const bytes = static_cast<char*>(target.mutable_data_ptr());
+  if (checked_[index]) {
+    copy_on_threads(file_, data_begin_ + placed.begin, bytes, size);
+    if (!file_.has_changed()) return;
+  }
+  read_parts(
+      index, [bytes](std::uint64_t done) { return bytes + done; },
+      [](std::uint64_t, std::size_t) {});
+}
+
+void SafetensorsReader::read_converted(std::size_t index, const at::Tensor& target) const {
+  const at::NoGradGuard no_grad;
+  const auto dtype = header_.tensors[index].info.dtype;
+  const auto element = c10::elementSize(dtype);
+  const auto part = at::empty({static_cast<std::int64_t>(kPart / element)},
+                              at::TensorOptions(dtype).device(at::kCPU));
+  auto* const bytes = static_cast<char*>(part.mutable_data_ptr());
+  const auto values = target.view({-1});
+  read_parts(
+      index, [bytes](std::uint64_t) { return bytes; },
+      [&](std::uint64_t done, std::size_t count) {
+        const auto elements = static_cast<std::int64_t>(count / element);
+        values.narrow(0, static_cast<std::int64_t>(done / element), elements)
+            .copy_(part.narrow(0, 0, elements));
+      });
+}
+
+void SafetensorsReader::read_parts(
+    std::size_t index, const std::function<char*(std::uint64_t)>& place,
+    const std::function<void(std::uint64_t, std::size_t)>& use) const {
+  const auto& placed = header_.tensors[index];
+  const auto size = placed.end - placed.begin;
   Checksum sum;
   for (std::uint64_t done = 0; done < size;) {
     const auto count = static_cast<std::size_t>(std::min(size - done, kPart));
-    file_.read_at(data_begin_ + placed.begin + done, bytes + done, count);
-    if (!checksums_.empty()) sum.add(bytes + done, count);
+    auto* const to = place(done);
+    file_.read_at(data_begin_ + placed.begin + done, to, count);
+    require_truth_values(placed, {to, count});
+    if (!checksums_.empty()) sum.add(to, count);
+    use(done, count);
     done += count;
   }
   require_checksum(index, sum.value());
-  require_truth_values(placed, {bytes, static_cast<std::size_t>(size)});
 }
 
 void SafetensorsReader::check(std::size_t index) const {
@@ -153,14 +201,16 @@ void SafetensorsReader::check(std::size_t index) const {
   const auto begin = data_begin_ + placed.begin;
   const auto size = placed.end - placed.begin;
   if (checksums_.empty() && placed.info.dtype != c10::ScalarType::Bool) {
-    return file_.require_readable(begin, size);
+    file_.require_readable(begin, size);
+  } else {
+    Checksum sum;
+    file_.read_parts(begin, size, [&](std::string_view part) {
+      if (!checksums_.empty()) sum.add(part.data(), part.size());
+      require_truth_values(placed, part);
+    });
+    if (size > 0) require_checksum(index, sum.value());
   }
-  Checksum sum;
-  file_.read_parts(begin, size, [&](std::string_view part) {
-    if (!checksums_.empty()) sum.add(part.data(), part.size());
-    require_truth_values(placed, part);
-  });
-  if (size > 0) require_checksum(index, sum.value());
+  checked_[index] = true;
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorInfo> tensors,

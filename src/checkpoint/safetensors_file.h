@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -39,9 +40,11 @@ class SafetensorsReader {
   /// @throws UsageError        the values are damaged, or can no longer be read.
   /// @throws UnsupportedError  LibTorch has no such tensors (PlacedTensor::unreadable).
   at::Tensor read(std::size_t index) const;
-  /// Reads it into `target`: contiguous, in host memory, of its shape and type. @throws as read()
+  /// Reads it into `target`: contiguous, in host memory, of its shape; values take its type as
+  /// Tensor::copy_() has it. Their checksum is not computed again after check(), unless the file
+  /// has changed since it was opened. On LibTorch's threads, if there is much. @throws as read()
   void read_into(std::size_t index, const at::Tensor& target) const;
-  /// Throws what read() would, and keeps nothing. @throws as read()
+  /// Throws what read() would, and keeps nothing but that it was here. @throws as read()
   void check(std::size_t index) const;
   /// Returns the checksum that the file has of the values of tensors()[index], which depends on
   /// nothing else; nothing if it has none.
@@ -53,12 +56,18 @@ class SafetensorsReader {
   void take_checksums(std::string text);
   const PlacedTensor& readable(std::size_t index) const;
   void require_checksum(std::size_t index, std::uint64_t sum) const;
+  void read_converted(std::size_t index, const at::Tensor& target) const;
+  /// Reads the values, which are not empty, a part at a time to where `place` has those from a byte
+  /// on, and tells `use` of that byte and their number; checks them.
+  void read_parts(std::size_t index, const std::function<char*(std::uint64_t)>& place,
+                  const std::function<void(std::uint64_t, std::size_t)>& use) const;
   void require_truth_values(const PlacedTensor& placed, std::string_view bytes) const;
 
   base::InputFile file_;
   SafetensorsHeader header_;
   std::uint64_t data_begin_ = 0;
   std::vector<std::uint64_t> checksums_;  // of each tensor, or empty
+  mutable std::vector<bool> checked_;     // by tensor
 };
 
 /// Writes a file, which appears under its name only when it is complete.

@@ -125,17 +125,6 @@ class Memory {
   std::unordered_map<std::string, at::Tensor> targets_;  // by name
 };
 
-/// Returns the memory of `target` if the values of `info` may be read into it, else nothing.
-/// Whoever saved the tensor for a backward sees by its version that it was written.
-at::Tensor memory_for(const TensorInfo& info, const at::Tensor& target) {
-  const bool fits = target.layout() == at::kStrided && target.is_cpu() &&
-                    target.scalar_type() == info.dtype && target.sizes() == info.sizes &&
-                    target.is_contiguous() && d2d::is_plain(target);
-  if (!fits) return {};
-  if (!target.is_inference()) target.unsafeGetTensorImpl()->bump_version();
-  return d2d::detached(target);
-}
-
 /// A load into a model, by all ranks that hold a part of it. What has values is written at once;
 /// what has none yet gets the values of now when the model is placed, in the order of the program.
 class ModelLoad {
@@ -185,7 +174,7 @@ class ModelLoad {
     const auto place = [&](std::size_t source) {
       const auto& target = now.at(source);
       const bool whole = !overlapping.contains(source) && !whole_.is_slice(target);
-      return whole ? memory_for(exchange_->tensors()[source], target) : at::Tensor();
+      return whole ? checkpoint::memory_for(exchange_->tensors()[source], target) : at::Tensor();
     };
     Targets held_back;  // values of tensors that share memory: the model's order counts
     const auto take = [&](std::size_t source, const at::Tensor& values) {

@@ -77,7 +77,7 @@ LoadResult load_module(torch::nn::Module& module, const checkpoint::Offer& offer
     if (source && offer.read_first) offer.check ? offer.check(*source) : void(offer.read(*source));
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (plan.sources[i]) checkpoint::store(tensors[i].tensor, offer.read(*plan.sources[i]));
+    if (plan.sources[i]) checkpoint::load_offered(tensors[i].tensor, offer, *plan.sources[i]);
   }
   return plan.result;
 }
