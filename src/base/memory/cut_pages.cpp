@@ -1,6 +1,7 @@
 // base/memory/cut_pages.cpp: a handler of SIGBUS while a copy runs, which jumps out of it.
 #include "base/memory/cut_pages.h"
 
+#include <atomic>
 #include <csetjmp>
 #include <csignal>
 #include <cstdint>
@@ -17,15 +18,17 @@ struct Copy {
   sigjmp_buf way_out;
 };
 
-thread_local Copy* running = nullptr;
+/// The handler may read it in the middle of the copy, of which a compiler knows nothing.
+thread_local Copy* volatile running = nullptr;
 
 struct sigaction earlier {};  // written while no handler of ours is there
 
 void on_bus_error(int signal, siginfo_t* info, void*) {
   const bool raised = info->si_code > 0;  // by an instruction
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
-  if (raised && running != nullptr && address >= running->begin && address < running->end) {
-    siglongjmp(running->way_out, 1);
+  Copy* const copy = running;
+  if (raised && copy != nullptr && address >= copy->begin && address < copy->end) {
+    siglongjmp(copy->way_out, 1);
   }
   // The instruction runs again, now under the earlier handler; what was sent is sent again.
   sigaction(signal, &earlier, nullptr);
@@ -62,7 +65,9 @@ bool copied(Copy& copy, void* to, const void* from, std::size_t size) {
     return false;
   }
   running = &copy;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   streaming_copy(to, from, size);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   running = nullptr;
   return true;
 }

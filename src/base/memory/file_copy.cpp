@@ -55,7 +55,9 @@ bool copy_window(const InputFile& file, std::uint64_t offset, char* to, std::siz
 void copy_from(const InputFile& file, std::uint64_t offset, void* to, std::size_t size) {
   auto* at = static_cast<char*>(to);
   while (size > 0) {
-    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(size, kWindow));
+    // To places in the file where the system's larger pages end, too.
+    const auto count =
+        static_cast<std::size_t>(std::min<std::uint64_t>(size, kWindow - offset % kWindow));
     // Reading says why, or can what mapping cannot.
     if (count < kLeastMapped || !copy_window(file, offset, at, count)) {
       file.read_at(offset, at, count);
