@@ -10,8 +10,8 @@
 namespace smp::fuzz {
 
 /// Judges programs 0 ... count - 1 by `judged`, in order, and calls `note` with each result; it
-/// returns whether to go on. A child process judges up to 50 programs; one that takes over
-/// `seconds` is ended, and the program hung.
+/// returns whether to go on. A child process judges up to 50 programs; one that computes for over
+/// `seconds`, or says nothing for six times as long, is ended, and the program hung.
 void judge_apart(int count, const std::function<Result(int)>& judged,
                  const std::function<bool(int, const Result&)>& note, double seconds = 30);
 

@@ -71,6 +71,7 @@ class Generator {
     program_.delayed = draw("delayed initialisation", .25);
     program_.loads = draw("loads before the first step", .25);
     penalties();
+    checkpoints();
     return std::move(program_);
   }
 
@@ -159,6 +160,17 @@ class Generator {
     if (some && features(program_).count(name_of(Op::kAddGradient)) == 0) {
       program_.body.penalties = depth;
     }
+  }
+
+  /// What is computed again writes its members again (docs/memory.md, "Not noticed").
+  void checkpoints() {
+    if (!draw("checkpointed modules", .25)) return;
+    const auto used = features(program_);
+    for (const auto op : {Op::kWriteScratch, Op::kCountMember, Op::kKeep, Op::kTakeKept,
+                          Op::kWriteAuxiliary, Op::kAddGradient}) {
+      if (used.count(name_of(op)) > 0) return;
+    }
+    for (auto& one : program_.modules) one.checkpointed = one.routed && dice_.chance(.4);
   }
 
   int add_module(int parent, int depth, const std::string& path) {

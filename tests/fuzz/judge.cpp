@@ -48,12 +48,15 @@ bool same(const Tensor& ours, const Tensor& reference) {
 /// The step whose losses or gradients are so large that the parameters after it, and with them the
 /// results of later steps, hang on last bits.
 int diverging_step(const Trace& reference) {
-  constexpr double kDiverged = 1e5;
+  constexpr double kDiverged = 1e5, kRunAway = 1e20;
   int first = std::numeric_limits<int>::max();
   for (const auto& [name, tensor] : reference.values) {
     if (name.rfind("step ", 0) != 0 || !tensor.defined() || tensor.numel() == 0) continue;
-    if (!(tensor.abs().max().item<double>() > kDiverged)) continue;
-    first = std::min(first, std::stoi(name.substr(5)));
+    const double largest = tensor.abs().max().item<double>();
+    if (!(largest > kDiverged)) continue;
+    // So high a power of the parameters has lost the digits that they have.
+    const int step = std::stoi(name.substr(5)) - (largest > kRunAway ? 1 : 0);
+    first = std::min(first, step);
   }
   return first;
 }

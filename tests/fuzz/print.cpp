@@ -80,7 +80,8 @@ class Printer {
     const auto& module = program_.modules[number];
     out_ << (module.path.empty() ? "root" : module.path) << ": "
          << kKindNames[static_cast<std::size_t>(module.kind)]
-         << (module.routed ? ", routed" : ", not routed");
+         << (module.routed ? ", routed" : ", not routed")
+         << (module.checkpointed ? ", checkpointed" : "");
     if (module.pin >= 0) out_ << ", on rank " << module.pin;
     out_ << "\n";
     if (module.kind != Kind::kNode) return;
@@ -293,6 +294,7 @@ std::set<std::string> features(const Program& program) {
     if (module.kind != Kind::kNode) {
       result.insert(kKindNames[static_cast<std::size_t>(module.kind)]);
     }
+    if (module.checkpointed) result.insert("checkpointed modules");
     collect(program, static_cast<int>(i), module.code, result);
   }
   const auto& body = program.body;

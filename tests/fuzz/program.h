@@ -83,9 +83,10 @@ struct Module {
   int parent = -1;
   std::string path;  ///< "" for the root
   std::vector<int> children;
-  Code code;                 ///< of a kNode
-  std::vector<int> outputs;  ///< registers that forward returns
-  int pin = -1;              ///< pp_rank it is placed on by hand, or -1
+  Code code;                  ///< of a kNode
+  std::vector<int> outputs;   ///< registers that forward returns
+  int pin = -1;               ///< pp_rank it is placed on by hand, or -1
+  bool checkpointed = false;  ///< its calls are computed again in the backward
 };
 
 /// What the step's body does with the models.

@@ -67,6 +67,10 @@ const std::vector<Refusal>& refusals() {
       {std::regex("the caller has it in .* mode, the owner does not"),
        "train() or eval() in a forward, on one rank only"},
       {std::regex("other parameters are frozen"), "requires_grad_ in a forward, on one rank only"},
+      {std::regex("activation checkpointing runs a call twice, but this one has written to"),
+       "computes a call again that writes a parameter or buffer"},
+      {std::regex("changed an argument in place, and its caller has activation checkpointing"),
+       "computes a call again whose argument a module elsewhere has changed"},
   };
   return all;
 }

@@ -340,6 +340,10 @@ class Rank {
       if (program_.delayed) delay.emplace();
       models_.push_back(std::make_unique<Model>(program_, true, model_seed(program_, i)));
       delay.reset();
+      for (std::size_t m = 0; m < program_.modules.size(); ++m) {
+        if (!program_.modules[m].checkpointed) continue;
+        set_activation_checkpointing(*models_.back()->unit(static_cast<int>(m)).module);
+      }
       wrapped_.push_back(std::make_unique<Distributed>(models_.back()->root()));
       for (const auto& module : program_.modules) {
         if (module.pin >= 0) wrapped_.back()->set_partition(module.path, module.pin);

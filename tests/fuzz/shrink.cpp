@@ -163,10 +163,12 @@ void change_module(std::size_t number, std::vector<Change>& changes) {
     module.pin = -1;
     return true;
   });
+  changes.push_back(
+      [=](Program& program) { return std::exchange(program.modules[number].checkpointed, false); });
   changes.push_back([=](Program& program) {
     auto& module = program.modules[number];
     if (!module.routed) return false;
-    module.routed = false;
+    module.routed = module.checkpointed = false;
     module.pin = -1;
     return true;
   });
