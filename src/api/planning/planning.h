@@ -19,6 +19,7 @@ struct ModelToPlan {
   const ModelDescription* description;
   std::vector<partitioning::Pin> pins;
   double optimizer_ratio = 2;  ///< bytes of optimizer state over bytes of trained weights
+  bool beside_placed = false;  ///< other models of the session are placed, and fill the stages
 };
 
 struct PlannedModel {

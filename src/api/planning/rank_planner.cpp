@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "api/model/checkpoint_modules.h"
@@ -81,6 +82,18 @@ void warn_of_overruled_pins(const std::vector<partitioning::Pin>& program,
               other->pp_rank, " as ", name, " has it, not on stage ", pin.pp_rank,
               " as the program (", pin.origin, ") does; take one of the two away");
   }
+}
+
+/// True if a model has weights for every stage, so that others need not.
+bool fills(const ModelToPlan& model, int stages) {
+  std::set<int> pieces;  // by their first weights: what is tied is one
+  const auto& nodes = tree_of(model).nodes;
+  for (auto node = nodes.begin() + 1; node != nodes.end(); ++node) {
+    if (node->movable() && !node->parameters.empty()) {
+      pieces.insert(node->parameters[0].parameter);
+    }
+  }
+  return static_cast<int>(pieces.size()) >= stages;
 }
 
 bool fits(const PlannedModel& model) {
@@ -183,9 +196,14 @@ std::vector<RankPlanner::Job> RankPlanner::jobs() const {
   const auto file = config_.plan_file.empty() ? partitioning::PlanFile()
                                               : partitioning::read_plan_file(config_.plan_file);
   for (std::size_t i = 0; i < models_.size(); ++i) {
+    const bool beside_others =
+        models_[i].beside_placed ||
+        std::any_of(models_.begin(), models_.end(), [&](const ModelToPlan& other) {
+          return &other != &models_[i] && fills(other, machine_.stages);
+        });
     all.push_back({models_[i], with_part_of_memory(machine_, needs, i), pins_of(models_[i], file),
                    recomputed_of(models_[i], file),
-                   modules_keeping_products(*models_[i].description)});
+                   modules_keeping_products(*models_[i].description), beside_others});
   }
   return all;
 }
@@ -327,6 +345,7 @@ partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
   }
   // What a machine has is an estimate of what its ranks may take; a limit that was set is an order.
   options.refuse_unfit = !config_.stage_memory.empty();
+  options.may_leave_idle = job.beside_others;
   return options;
 }
 
@@ -352,6 +371,7 @@ std::uint64_t RankPlanner::key_of(const Job& job) const {
   std::string again;
   for (const int module : job.recomputed) again += base::concat(' ', module);
   for (const int module : job.keeping_products) again += base::concat(" p", module);
+  if (job.beside_others) again += " beside others";
   return base::mix_key(
       plan_key({*job.model.description, job.pins, job.model.optimizer_ratio, *preview_, config_,
                 job.machine, gradient_copies_of(rank_, machine_)}),

@@ -38,6 +38,7 @@ class RankPlanner {
     /// Modules whose calls are computed again, whatever the planner finds.
     std::vector<int> recomputed;
     std::vector<int> keeping_products;  // of these
+    bool beside_others;                 // which give all stages something to run
   };
 
   // What is known.

@@ -50,14 +50,17 @@ void DistributedModelBase::place(const SessionParts& session,
   const PublicCall call("smp::step, or place()");
   auto& rank = session.rank;
   auto& replicas = session.replicas;
+  const auto all = session.state.models();
+  const bool beside_placed =
+      std::any_of(all.begin(), all.end(), [](const auto* model) { return model->partitioned(); });
   std::vector<ModelToPlan> to_plan;
   std::vector<ModelDescription*> descriptions;
   for (auto* model : models) {
     model->state_->description = describe_model(*model->state_->module);
     replicas.shards().note_shares(model->state_->description);
     const auto& state = *model->state_;
-    to_plan.push_back(
-        {&state.description, all_pins(state.description, state.pins), state.optimizer_ratio});
+    to_plan.push_back({&state.description, all_pins(state.description, state.pins),
+                       state.optimizer_ratio, beside_placed});
     descriptions.push_back(&model->state_->description);
   }
   rank.reporting().report_once([&] {

@@ -173,7 +173,9 @@ class Planner {
     const bool shared =
         std::any_of(trace_.state.begin(), trace_.state.end(),
                     [](const auto& change) { return change.kind == simulate::StateKind::kShared; });
-    if (shared && use.free + use.served < machine_.stages) return add("tree", fixed_stages(0));
+    if ((shared || options_.may_leave_idle) && use.free + use.served < machine_.stages) {
+      return add("tree", fixed_stages(0));
+    }
     require_enough_nodes(use);
     // The paper's, whose costs always weigh memory.
     const auto tree = used(tree_partition(costs_for(trace_, options_.memory_weight), machine_));
@@ -204,6 +206,22 @@ class Planner {
     for (auto& stages : others) add_if_better(std::move(stages));
   }
 
+  /// Says of how many modules the model itself or the step's body reads weights, which keeps them
+  /// on stage 0; empty: of none.
+  std::string words_of_read_weights() const {
+    int read = 0;
+    for (std::size_t m = 1; m < tree_.nodes.size(); ++m) {
+      const auto& node = tree_.nodes[m];
+      const bool has_weights = node.movable() && !node.parameters.empty();
+      if (has_weights && costs_.node_of_module[m] == 0) ++read;
+    }
+    if (read == 0) return {};
+    return concat(
+        "; of ", read,
+        " the step's body or the model itself reads weights, so they stay on stage 0: let a "
+        "method of the module compute that, named in SMP_MODULE");
+  }
+
   void require_enough_nodes(const StageUse& use) const {
     if (machine_.stages == 1 || use.free + use.served >= machine_.stages) return;
     const auto movable = std::count_if(tree_.nodes.begin() + 1, tree_.nodes.end(),
@@ -212,8 +230,8 @@ class Planner {
         "there are ", machine_.stages, " stages but only ", use.free,
         use.free == 1 ? " piece" : " pieces", " of the model to place (", tree_.nodes.size(),
         " modules, ", movable,
-        " of them can run on a rank of their own, tied weights count as one piece); use at most ",
-        std::max(use.free + use.served, 1),
+        " of them can run on a rank of their own, tied weights count as one piece",
+        words_of_read_weights(), "); use at most ", std::max(use.free + use.served, 1),
         " stages (ranks / tensor_parallel_degree / replicas), or declare more of its modules with "
         "SMP_MODULE"));
   }

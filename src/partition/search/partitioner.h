@@ -43,6 +43,9 @@ struct PartitionOptions {
   /// True: a model that no found placement fits into memory is an error; else the plan that lacks
   /// least memory is made.
   bool refuse_unfit = true;
+  /// True: other models of the session give the stages something to run. So this one may have fewer
+  /// modules to place than there are stages, and then is on stage 0 but for its pins.
+  bool may_leave_idle = false;
 };
 
 /// Returns the shape of the step for which its schedule is made.
@@ -59,7 +62,8 @@ struct PartitionOptions {
 /// @throws UsageError     all faults of the pins at once: an unknown or ambiguous path (with the
 ///                        most similar), a stage out of range, a module that cannot leave its
 ///                        parent, tied weights on two stages; an unknown strategy or schedule.
-/// @throws ResourceError  more stages than modules to place; a stage whose memory is too small (if
+/// @throws ResourceError  more stages than modules to place (unless `may_leave_idle`); a stage
+/// whose memory is too small (if
 ///                        `refuse_unfit`): whether that is proven, and what would help.
 [[nodiscard]] PartitionPlan make_plan(const ModuleTree& tree, const PartitionOptions& options);
 

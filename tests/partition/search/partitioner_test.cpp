@@ -130,6 +130,29 @@ TEST(Partitioner, SaysWhyThereAreTooFewModules) {
                     HasSubstr("use at most 1 stages")));
 }
 
+/// As a penalty of all weights does that the body adds to its loss.
+TEST(Partitioner, SaysThatTheBodyReadsWeights) {
+  auto options = on_stages(2);
+  const auto build = chain(3, 100);
+  options.trace = count_trace(build.tree);
+  EXPECT_THAT(refusal_of<ResourceError>(build.tree, on_stages(4)),
+              testing::Not(HasSubstr("reads weights")));
+  for (int i = 0; i < 3; ++i) options.trace.foreign_uses.push_back({0, i});
+  EXPECT_THAT(refusal_of<ResourceError>(build.tree, options),
+              AllOf(HasSubstr("only 0 pieces"), HasSubstr("of 3 the step's body"),
+                    HasSubstr("method of the module")));
+}
+
+TEST(Partitioner, PutsASmallModelBesideOthersOnStageZero) {
+  auto options = on_stages(4);
+  options.may_leave_idle = true;
+  EXPECT_THAT(bytes_per_stage(make_plan(chain(3, 100).tree, options)), ElementsAre(300, 0, 0, 0));
+  options.pins = {{"1", 2, "set_partition"}};
+  EXPECT_THAT(bytes_per_stage(make_plan(chain(3, 100).tree, options)), ElementsAre(200, 0, 100, 0));
+  EXPECT_THAT(bytes_per_stage(make_plan(chain(4, 100).tree, options)),
+              ElementsAre(100, 100, 100, 100));
+}
+
 TEST(Partitioner, FollowsPinsAndSplitsTheRestAroundThem) {
   const PartitionPlan plan = make_plan(
       chain(6, 100).tree, on_stages(2, {{"0", 1, "set_partition"}, {"1", 1, "set_partition"}}));
