@@ -50,9 +50,9 @@ void DistributedModelBase::place(const SessionParts& session,
   const PublicCall call("smp::step, or place()");
   auto& rank = session.rank;
   auto& replicas = session.replicas;
-  const auto all = session.state.models();
-  const bool beside_placed =
-      std::any_of(all.begin(), all.end(), [](const auto* model) { return model->partitioned(); });
+  const auto& known = session.state.models();
+  const bool beside_placed = std::any_of(known.begin(), known.end(),
+                                         [](const auto* model) { return model->partitioned(); });
   std::vector<ModelToPlan> to_plan;
   std::vector<ModelDescription*> descriptions;
   for (auto* model : models) {
