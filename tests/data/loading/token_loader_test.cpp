@@ -220,6 +220,25 @@ TEST_F(Loading, EndsWhereNothingCanBeRead) {
   EXPECT_THAT(refusal([&] { (void)loader.next(); }), HasSubstr("all 2 documents are damaged"));
 }
 
+// The damaged documents at the end of one epoch and at the begin of the next are as many as all.
+TEST_F(Loading, GoesOnBehindDamagedDocumentsOfTwoEpochs) {
+  const auto path = folder_.write("some.jsonl", "1\n{\"text\": \"good\"}\n2\n");
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    auto options = this->options();
+    options.context = 5;
+    options.shuffle = true;
+    options.seed = seed;
+    options.skip_damaged = true;
+    options.epochs = 0;
+    TokenLoader loader(open_documents({path}), options);
+    for (int i = 0; i < 20; ++i) {
+      const auto batch = loader.next();
+      ASSERT_TRUE(batch);
+      EXPECT_EQ(batch->tokens[0][0].item<int>(), 'g');
+    }
+  }
+}
+
 // All replicas leave out the same documents, those of a damaged block, though each needs others.
 TEST_F(Loading, DamagedBlocksOfShardsAreSkippedAlike) {
   const auto path = folder_.path("some.tokens");
