@@ -62,7 +62,8 @@ class Ahead {
   Taken take(std::optional<double> seconds = std::nullopt) {
     std::unique_lock lock(mutex_);
     const auto is_made = [this] { return stopped_ || results_.contains(taken_); };
-    if (!seconds) {
+    constexpr double kForEver = 1e9;  // 30 years; more do not fit into nanoseconds
+    if (!seconds || *seconds >= kForEver) {
       made_.wait(lock, is_made);
     } else if (!made_.wait_for(lock, std::chrono::duration<double>(*seconds), is_made)) {
       return {.in_time = false, .thing = std::nullopt};

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -62,6 +63,16 @@ TEST(Ahead, WaitsNoLongerThanAllowed) {
   EXPECT_EQ(numbers.next(), 0);
   go = true;
   EXPECT_EQ(numbers.take().thing, 3);
+}
+
+TEST(Ahead, WaitsForEver) {
+  for (const double seconds : {1e12, std::numeric_limits<double>::infinity()}) {
+    Ahead<int> numbers(1, 1, [&](std::int64_t) {
+      std::this_thread::sleep_for(milliseconds(20));
+      return 3;
+    });
+    EXPECT_EQ(numbers.take(seconds).thing, 3) << seconds << " s do not fit into nanoseconds";
+  }
 }
 
 TEST(Ahead, StopsWhoWaits) {
