@@ -92,11 +92,12 @@ nn::RotaryEmbeddingOptions read_rope(const Json& config, std::int64_t positions,
   const auto& older = has(config, "rope_scaling") ? config["rope_scaling"] : Json();
   read_scaling(newer.is_object() ? newer : older, rope, name);
   for (const auto* place : {&newer, &config}) {
-    if (has(*place, "partial_rotary_factor")) {
-      SMP_REQUIRE_AS(UnsupportedError,
-                     base::json_member<double>(*place, "partial_rotary_factor", name) == 1, name,
-                     ": partial_rotary_factor is not 1: nn::RotaryEmbedding turns whole heads");
-    }
+    if (!has(*place, "partial_rotary_factor")) continue;
+    SMP_REQUIRE_AS(UnsupportedError,
+                   base::json_member<double>(*place, "partial_rotary_factor", name) == 1, name,
+                   ": partial_rotary_factor is not 1: nn::RotaryEmbedding turns whole heads");
+  }
+  for (const auto* place : {&newer, &config}) {
     if (!has(*place, "rope_theta")) continue;
     rope.rope_theta(base::json_member<double>(*place, "rope_theta", name));
     break;

@@ -74,6 +74,9 @@ TEST(HfConfig, RefusesByName) {
   EXPECT_THAT(
       refused(R"("model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5})"),
       HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(refused(R"("model_type": "llama", "rope_parameters": {"rope_theta": 10000.0},
+                         "partial_rotary_factor": 0.5)"),
+              HasSubstr("partial_rotary_factor"));
   EXPECT_THAT(refused(R"("model_type": "gpt2", "scale_attn_by_inverse_layer_idx": true)"),
               HasSubstr("scale_attn_by_inverse_layer_idx"));
   EXPECT_THAT(refused(R"("model_type": "bert", "position_embedding_type": "relative_key")"),
