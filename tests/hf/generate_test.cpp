@@ -230,6 +230,26 @@ TEST_F(Generate, DrawsFromWhatTransformersLeaves) {
   EXPECT_TRUE(((frequencies - left[0]).abs() <= 5 * deviation).all().item<bool>()) << frequencies;
 }
 
+/// The result has the rows of the prompt, which pp_rank 0 alone knows.
+TEST_F(Generate, WritesNothingOnAllRanks) {
+  const Sample sample{"llama", small_llama("llama", 4)};
+  const auto prompt = text("llama").prompt;
+  const auto nothing_of = [&](auto& model, const Tensor& own) {
+    return generate(
+        own, [&](const auto& tokens, const auto& place) { return model->decode(tokens, place); },
+        {.max_new_tokens = 0});
+  };
+  auto net = net_of(sample);
+  EXPECT_TRUE(torch::equal(nothing_of(net, prompt), torch::empty({3, 0}, torch::kLong)));
+  EXPECT_EQ(kept(*net), 0);
+  on_ranks(2, [&] {
+    auto own = net_of(sample);
+    DistributedModel model(own);
+    EXPECT_TRUE(torch::equal(nothing_of(model, rank() == 0 ? prompt : Tensor()),
+                             torch::empty({3, 0}, torch::kLong)));
+  });
+}
+
 TEST_F(Generate, RefusesOnAllRanks) {
   const Sample sample{"llama", small_llama("llama", 4)};
   const auto prompt = text("llama").prompt;
@@ -247,6 +267,7 @@ TEST_F(Generate, RefusesOnAllRanks) {
       });
     };
     EXPECT_THAT(refused({}, {}), HasSubstr("the prompt is undefined"));
+    EXPECT_THAT(refused({}, {}, {.max_new_tokens = 0}), HasSubstr("the prompt is undefined"));
     EXPECT_THAT(refused(prompt.to(torch::kFloat), {}),
                 AllOf(HasSubstr("Float"), HasSubstr("[3, 6]")));
     EXPECT_THAT(refused(prompt, right), HasSubstr("padding on the right"));

@@ -83,6 +83,10 @@ class Generation {
       return rank_ != nullptr ? step(tokens_, present_, rows_).concat()
                               : body(tokens_, present_, rows_);
     };
+    if (options_.max_new_tokens == 0) {  // all ranks know the rows, and what is wrong with them
+      place_.last = true;
+      return next().to(at::kCPU).unsqueeze(1).narrow(1, 0, 0);
+    }
     std::vector<at::Tensor> text;
     for (; number_ < options_.max_new_tokens; ++number_) {
       place_.last = number_ + 1 == options_.max_new_tokens;
@@ -93,7 +97,6 @@ class Generation {
       static_cast<void>(next());  // so that layers keep nothing
       break;
     }
-    if (text.empty()) return at::empty({static_cast<std::int64_t>(rows_.size()), 0}, at::kLong);
     return at::stack(text, 1);
   }
 
