@@ -1,6 +1,8 @@
 // server/recompute/host_pool.cpp: the smallest block that is large enough, and not much larger.
 #include "server/recompute/host_pool.h"
 
+#include <c10/util/Exception.h>
+
 #include <iterator>
 
 namespace smp::server {
@@ -19,14 +21,21 @@ at::Tensor HostPool::take(std::int64_t bytes) {
     free_.erase(fit);
     return block;
   }
-  while (bytes_ + bytes > limit_ && !free_.empty()) {  // the largest make most room
+  std::int64_t unused = 0;
+  for (const auto& [size, block] : free_) unused += size;
+  if (bytes_ - unused + bytes > limit_) return {};
+  while (bytes_ + bytes > limit_) {  // the largest make most room
     const auto largest = std::prev(free_.end());
     bytes_ -= largest->first;
     free_.erase(largest);
   }
-  if (bytes_ + bytes > limit_) return {};
-  bytes_ += bytes;
-  return streams_.host_memory(bytes);
+  try {
+    auto block = streams_.host_memory(bytes);
+    bytes_ += bytes;
+    return block;
+  } catch (const c10::Error&) {  // other programs use it, or there is a limit of what is pinned
+    return {};
+  }
 }
 
 void HostPool::give(at::Tensor block, CopyStreams::MarkPointer last) {

@@ -19,7 +19,8 @@ class HostPool {
   /// @param streams  outlive the pool
   HostPool(CopyStreams& streams, std::int64_t limit) : streams_(streams), limit_(limit) {}
 
-  /// Returns a block of at least `bytes`; undefined: it would exceed the limit.
+  /// Returns a block of at least `bytes`; undefined: it would exceed the limit, or the host has no
+  /// more to give.
   [[nodiscard]] at::Tensor take(std::int64_t bytes);
   /// Takes a block back. @param last  a copy that may still read or write it; nullptr: none
   void give(at::Tensor block, CopyStreams::MarkPointer last);

@@ -62,29 +62,28 @@ std::unique_ptr<Offload::Parcel> Offload::Parcel::send(const std::shared_ptr<Off
 bool Offload::send(Parcel& parcel, const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
-  std::vector<at::Tensor> blocks;
   for (const auto& tensor : tensors) {
-    blocks.push_back(pool_.take(tensor.numel()));
-    if (blocks.back().defined()) continue;
-    blocks.pop_back();
-    for (auto& block : blocks) pool_.give(std::move(block), nullptr);
-    if (counters_.stayed++ == 0) {
-      base::log(base::LogLevel::kWarning, "offload_activations: the ", options_.pool_bytes,
-                " bytes of host memory for it are full, so some of what checkpointed modules keep "
-                "stays on the device");
-    }
-    return false;
+    auto block = pool_.take(tensor.numel());
+    if (!block.defined()) return note_full(), false;
+    parcel.pieces_.push_back({std::move(block), {}, tensor.numel(), nullptr});
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const auto bytes = tensors[i].numel();
-    auto copied = streams_->to_host(tensors[i], blocks[i].narrow(0, 0, bytes));
-    leaving_.emplace_back(tensors[i], copied);
-    parcel.pieces_.push_back({std::move(blocks[i]), {}, bytes, std::move(copied)});
+    auto& piece = parcel.pieces_[i];
+    piece.last_copy = streams_->to_host(tensors[i], piece.host.narrow(0, 0, piece.bytes));
+    leaving_.emplace_back(tensors[i], piece.last_copy);
   }
   away_.emplace(parcel.place_, &parcel);
   ++counters_.sent;
   let_go();
   return true;
+}
+
+void Offload::note_full() {
+  if (counters_.stayed++ > 0) return;
+  base::log(base::LogLevel::kWarning,
+            "offload_activations: there is no more host memory for it: ", pool_.bytes(),
+            " of at most ", options_.pool_bytes,
+            " bytes are taken, so some of what checkpointed modules keep stays on the device");
 }
 
 void Offload::let_go() {
@@ -105,6 +104,36 @@ void Offload::fetch(Parcel& parcel) {
         streams_->to_device(piece.host.narrow(0, 0, piece.bytes), piece.back, piece.last_copy);
   }
   parcel.fetched_ = true;
+}
+
+/// Fetches tensors that are needed. Where the device has no room, what was fetched ahead goes: the
+/// last ones first, as their copies on the host are there still.
+void Offload::fetch_now(Parcel& parcel) {
+  for (bool rest = true; rest;) {
+    try {
+      return fetch(parcel);
+    } catch (const c10::OutOfMemoryError&) {
+      // What has left goes at once: whatever comes after in the current stream waits for the copy.
+      for (const auto& [tensor, copied] : leaving_) streams_->wait(copied);
+      rest = !leaving_.empty();
+      leaving_.clear();
+      rest |= give_back();
+      if (!rest) throw;
+    }
+  }
+}
+
+/// Frees the device memory of the last parcel that has been fetched ahead. @return false: of none
+bool Offload::give_back() {
+  for (auto last = away_.rbegin(); last != away_.rend(); ++last) {
+    auto& parcel = *last->second;
+    if (!parcel.fetched_) continue;
+    for (auto& piece : parcel.pieces_) piece.back.reset();
+    parcel.fetched_ = false;
+    ++counters_.given_back;
+    return true;
+  }
+  return false;
 }
 
 void Offload::fetch_ahead(const Place& of) {
@@ -128,7 +157,7 @@ std::vector<at::Tensor> Offload::take(Parcel& parcel) {
   const std::lock_guard lock(mutex_);
   away_.erase(parcel.place_);
   if (!parcel.fetched_) {
-    fetch(parcel);
+    fetch_now(parcel);
     ++counters_.late;
   }
   std::vector<at::Tensor> tensors;

@@ -23,7 +23,8 @@ namespace smp::server {
 /// well; where it comes in another order, its tensors are fetched then.
 ///
 /// Under pressure: what finds no room in the host's pool stays on the device. Where the device has
-/// no room for what is fetched ahead, that is fetched when it is needed. Threads: any.
+/// no room for what is fetched ahead, that is fetched when it is needed; and where it has none for
+/// what is needed, what was fetched ahead makes room. Threads: any.
 class Offload {
  public:
   struct Options {
@@ -39,11 +40,12 @@ class Offload {
     auto operator<=>(const Place&) const = default;
   };
   struct Counters {
-    std::int64_t sent = 0;     ///< calls whose tensors have left
-    std::int64_t stayed = 0;   ///< for lack of room on the host
-    std::int64_t ahead = 0;    ///< fetched ahead
-    std::int64_t late = 0;     ///< fetched when they were needed
-    std::int64_t put_off = 0;  ///< not fetched ahead, for lack of room on the device
+    std::int64_t sent = 0;        ///< calls whose tensors have left
+    std::int64_t stayed = 0;      ///< for lack of room on the host
+    std::int64_t ahead = 0;       ///< fetched ahead
+    std::int64_t late = 0;        ///< fetched when they were needed
+    std::int64_t put_off = 0;     ///< not fetched ahead, for lack of room on the device
+    std::int64_t given_back = 0;  ///< fetched ahead, and let go for one that was needed at once
   };
   class Parcel;
 
@@ -68,7 +70,10 @@ class Offload {
   std::vector<at::Tensor> take(Parcel& parcel);
   void drop(Parcel& parcel) noexcept;
   void fetch(Parcel& parcel);
+  void fetch_now(Parcel& parcel);
+  bool give_back();
   void fetch_ahead(const Place& of);
+  void note_full();
   void let_go();
 
   const Options options_;

@@ -101,13 +101,41 @@ TEST_F(OffloadTest, WhatFindsNoRoomOnTheHostStays) {
   EXPECT_EQ(send(0, 3), nullptr);
   EXPECT_EQ(send(0, 4), nullptr);
   const auto said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("the 200 bytes of host memory for it are full"), std::string::npos);
-  EXPECT_EQ(said.find("are full"), said.rfind("are full")) << "once";
+  EXPECT_NE(said.find("200 of at most 200 bytes"), std::string::npos) << said;
+  EXPECT_EQ(said.find("at most"), said.rfind("at most")) << "once";
   EXPECT_EQ(offload_->counters().stayed, 2);
   EXPECT_EQ(number_in(*second), 2);
   second.reset();
   EXPECT_NE(send(0, 5), nullptr) << "there is room again";
   EXPECT_EQ(offload_->pool_bytes(), 2 * kBytes);
+}
+
+/// Blocks that are too small for it make no room for what is larger than all of them.
+TEST_F(OffloadTest, WhatIsTooLargeTakesNoBlocksAway) {
+  start(/*horizon=*/0, 3 * kBytes);
+  auto first = send(0, 1), second = send(0, 2);
+  EXPECT_EQ(number_in(*second), 2);
+  second.reset();
+  const auto place = offload_->next_place(0, 0);
+  EXPECT_EQ(Offload::Parcel::send(offload_, place, {at::zeros({4 * kBytes}, at::kByte)}), nullptr);
+  EXPECT_EQ(offload_->pool_bytes(), 2 * kBytes) << "the free block is there for others";
+  EXPECT_NE(send(0, 3), nullptr);
+  EXPECT_EQ(offload_->pool_bytes(), 2 * kBytes);
+  EXPECT_EQ(number_in(*first), 1);
+}
+
+/// Of several tensors, all stay if the host has no memory for the last.
+TEST_F(OffloadTest, StaysWhereTheHostGivesNoMemory) {
+  start(/*horizon=*/0);
+  streams_->host_blocks = 1;
+  const auto tensor = at::full({kBytes}, 1, at::kByte);
+  const auto place = offload_->next_place(0, 0);
+  EXPECT_EQ(Offload::Parcel::send(offload_, place, {tensor, tensor}), nullptr);
+  EXPECT_EQ(offload_->counters().stayed, 1);
+  EXPECT_EQ(offload_->pool_bytes(), kBytes);
+  auto parcel = send(0, 2);
+  ASSERT_NE(parcel, nullptr) << "the block that there is serves the next one";
+  EXPECT_EQ(number_in(*parcel), 2);
 }
 
 /// A block goes to the next one only when the copy that reads it is over.
@@ -152,6 +180,23 @@ TEST_F(OffloadTest, IsPutOffWhereTheDeviceIsFull) {
   EXPECT_EQ(number_in(*first), 1);
   EXPECT_EQ(number_in(*last), 5);
   EXPECT_EQ(number_in(*later), 4);
+}
+
+/// Another order than is expected, on a device with room for two.
+TEST_F(OffloadTest, WhatWasFetchedAheadMakesRoomForWhatIsNeeded) {
+  start(/*horizon=*/2);
+  auto far = send(5, 9), first = send(0, 1), second = send(0, 2), third = send(0, 3);
+  streams_->most_blocks = 3;
+  EXPECT_EQ(number_in(*third), 3);  // the two others come
+  third.reset();
+  streams_->most_blocks = 2;
+  EXPECT_EQ(number_in(*far), 9) << "in the place of the first call's";
+  EXPECT_EQ(offload_->counters().given_back, 1);
+  EXPECT_EQ(offload_->counters().late, 2);
+  far.reset();
+  EXPECT_EQ(number_in(*second), 2) << "it was there";
+  EXPECT_EQ(number_in(*first), 1) << "it came once more";
+  EXPECT_EQ(offload_->counters().late, 2);
 }
 
 // ---- calls
