@@ -79,10 +79,10 @@ struct PartsOfProducts : torch::autograd::Function<PartsOfProducts> {
   }
 };
 
-/// Returns the tensor in the type in which at::linear would multiply it.
+/// Returns the tensor in the type in which at::linear would multiply it: autocast leaves doubles.
 at::Tensor as_multiplied(const at::Tensor& tensor) {
   const auto device = tensor.device().type();
-  return at::autocast::is_autocast_enabled(device)
+  return at::autocast::is_autocast_enabled(device) && tensor.scalar_type() != at::kDouble
              ? tensor.to(at::autocast::get_autocast_dtype(device))
              : tensor;
 }

@@ -2,6 +2,7 @@
 // values, gradients, classes that pad, 16 bits; and no tensor is as large as the scores.
 #include "smp/tp/chunked_cross_entropy.h"
 
+#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -134,6 +135,23 @@ TEST(ChunkedCrossEntropy, NeverHasTheScoresOfAllRows) {
   };
   EXPECT_EQ(largest_of(false), kRows * kClasses) << "what this watch sees";
   EXPECT_EQ(largest_of(true), kMost);
+}
+
+/// Autocast leaves doubles as they are, and makes 16 bits of other numbers.
+TEST(ChunkedCrossEntropy, MultipliesUnderAutocastAsLinearDoes) {
+  d2d::SimulatedJob job(1, 4);
+  on_group(job, 1, [](int) {
+    for (const auto dtype : {at::kDouble, at::kFloat}) {
+      const Case of(1, 7, dtype);
+      at::autocast::set_autocast_enabled(at::kCPU, true);
+      const auto whole = split_cross_entropy_for_tp(at::linear(of.hidden, of.table), of.labels);
+      const auto ours = chunked_cross_entropy_for_tp(of.hidden, of.table, of.labels);
+      at::autocast::set_autocast_enabled(at::kCPU, false);
+      at::autocast::clear_cache();
+      EXPECT_EQ(ours.scalar_type(), whole.scalar_type());
+      expect_near(ours.detach().to(at::kDouble), whole.detach().to(at::kDouble), 1e-2, "losses");
+    }
+  });
 }
 
 TEST(ChunkedCrossEntropy, RefusesWhatDoesNotFit) {
