@@ -124,6 +124,21 @@ TEST_F(OffloadTest, WhatIsTooLargeTakesNoBlocksAway) {
   EXPECT_EQ(number_in(*first), 1);
 }
 
+/// A block that is free serves what has half its size, and nothing that is much smaller.
+TEST_F(OffloadTest, SmallTensorsTakeNoLargeBlocks) {
+  for (const std::int64_t times : {2, 3}) {
+    start(/*horizon=*/0);
+    const auto place = offload_->next_place(0, 0);
+    auto large = Offload::Parcel::send(offload_, place, {at::zeros({times * kBytes}, at::kByte)});
+    (void)large->take();  // its copy is over
+    large.reset();
+    const auto before = offload_->pool_bytes();
+    const auto small = send(0, 1);
+    EXPECT_EQ(offload_->pool_bytes(), before + (times == 2 ? 0 : kBytes)) << times;
+    EXPECT_EQ(number_in(*small), 1);
+  }
+}
+
 /// Of several tensors, all stay if the host has no memory for the last.
 TEST_F(OffloadTest, StaysWhereTheHostGivesNoMemory) {
   start(/*horizon=*/0);
