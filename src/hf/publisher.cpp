@@ -14,8 +14,11 @@ namespace smp::hf {
 Publisher::Publisher(const std::vector<OwnTensor>& own, const std::string& folder,
                      const NameMap& names, const SaveOptions& options)
     : all_(joined_tensors(own, names)), uses_(own.size()), parts_(all_.size()) {
-  SMP_REQUIRE(!options.dtype || c10::isFloatingType(*options.dtype), "hf::save: dtype ",
-              options.dtype.value_or(at::kByte), " is none of floating-point numbers");
+  // Values of 8 bits mean nothing without scales.
+  const bool is_number = !options.dtype || (c10::isFloatingType(*options.dtype) &&
+                                            c10::elementSize(*options.dtype) > 1);
+  SMP_REQUIRE(is_number, "hf::save: dtype ", options.dtype.value_or(at::kByte),
+              " is none of Float, Double, Half and BFloat16");
   SMP_REQUIRE(options.shard_bytes > 0, "hf::save: shard_bytes is 0");
   if (options.config) {
     SMP_REQUIRE(options.config->family() == names.family(),

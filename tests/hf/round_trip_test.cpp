@@ -85,6 +85,10 @@ TEST_F(RoundTrip, KeepsSixteenBitsOrSaysWhatIsLost) {
     save({{"model.norm.weight", torch::tensor({1.0, 7e4})}}, folder(), Family::kLlama,
          {.dtype = torch::kHalf});
   });
+  for (const auto dtype : {torch::kLong, at::kFloat8_e4m3fn}) {
+    EXPECT_THAT(refusal([&] { save(wide, folder(), Family::kLlama, {.dtype = dtype}); }),
+                testing::HasSubstr("is none of Float, Double, Half and BFloat16"));
+  }
   EXPECT_THAT(refused, testing::AllOf(testing::HasSubstr("70000"),
                                       testing::HasSubstr("\"model.norm.weight\"")));
   expect_same_tensors(load_safetensors(folder()), written);  // the old model
