@@ -109,18 +109,22 @@ void Offload::fetch(Parcel& parcel) {
 /// Fetches tensors that are needed. Where the device has no room, what was fetched ahead goes: the
 /// last ones first, as their copies on the host are there still.
 void Offload::fetch_now(Parcel& parcel) {
-  for (bool rest = true; rest;) {
+  while (true) {
     try {
       return fetch(parcel);
     } catch (const c10::OutOfMemoryError&) {
-      // What has left goes at once: whatever comes after in the current stream waits for the copy.
-      for (const auto& [tensor, copied] : leaving_) streams_->wait(copied);
-      rest = !leaving_.empty();
-      leaving_.clear();
-      rest |= give_back();
-      if (!rest) throw;
+      if (!free_leaving() && !give_back()) throw;
     }
   }
+}
+
+/// Frees what has not left yet: whatever comes after in the current stream waits for the copies.
+/// @return false: there is none
+bool Offload::free_leaving() {
+  if (leaving_.empty()) return false;
+  for (const auto& [tensor, copied] : leaving_) streams_->wait(copied);
+  leaving_.clear();
+  return true;
 }
 
 /// Frees the device memory of the last parcel that has been fetched ahead. @return false: of none

@@ -71,6 +71,7 @@ class Offload {
   void drop(Parcel& parcel) noexcept;
   void fetch(Parcel& parcel);
   void fetch_now(Parcel& parcel);
+  bool free_leaving();
   bool give_back();
   void fetch_ahead(const Place& of);
   void note_full();
