@@ -44,11 +44,13 @@ bool Packer::find_document() {
   }
 }
 
-// Of epochs in random orders, one may end with all that is damaged and the next begin with it.
+// One epoch may end with all that is damaged and the next begin with it: a whole epoch counts.
 void Packer::skip() {
   ++place_.counters.skipped;
   ++document_;
-  SMP_REQUIRE(++skipped_in_a_row_ < 2 * options_.documents - 1 || options_.epochs > 0, "all ",
+  ++skipped_in_a_row_;
+  const auto index = portion_->begin.index + static_cast<std::int64_t>(document_);
+  SMP_REQUIRE(index < options_.documents || skipped_in_a_row_ < options_.documents, "all ",
               options_.documents,
               " documents are damaged; read them with skip_damaged off to see what is wrong");
 }

@@ -108,6 +108,10 @@ TEST(TokenLoader, MakesWhatTheReferenceMakes) {
     const auto of_step = options.replicas * options.rows * options.context;
     const auto steps = options.drop_last ? all / of_step : (all + of_step - 1) / of_step;
     for (auto& loader : replicas_of(corpus, options)) {
+      if (all == 0) {
+        ASSERT_THAT(refusal([&] { (void)loader.next(); }), HasSubstr("documents are damaged"));
+        continue;
+      }
       for (std::int64_t step = 0; step < steps; ++step) {
         const auto batch = loader.next();
         ASSERT_TRUE(batch) << step << " of " << steps << ", corpus " << round;
@@ -188,6 +192,7 @@ TEST_F(Loading, ThrowsAtTheStepThatNeedsADamagedDocument) {
     auto options = this->options();
     options.threads = threads;
     TokenLoader loader(documents, options);
+    const auto begin = loader.state();
     // Six good lines are 600 tokens; the last row needs the token behind them.
     for (int step = 0; step < 11; ++step) ASSERT_TRUE(loader.next());
     for (int i = 0; i < 2; ++i) {
@@ -197,6 +202,8 @@ TEST_F(Loading, ThrowsAtTheStepThatNeedsADamagedDocument) {
     EXPECT_EQ(loader.counters().tokens, 550);
     loader.load_state(loader.state());  // tries once more
     EXPECT_THAT(refusal([&] { (void)loader.next(); }), HasSubstr("some.jsonl:7: "));
+    loader.load_state(begin);
+    EXPECT_EQ(refusal([&] { ASSERT_TRUE(loader.next()); }), "accepted") << "before the damage";
   }
 }
 
@@ -215,9 +222,25 @@ TEST_F(Loading, CountsWhatItSkips) {
 TEST_F(Loading, EndsWhereNothingCanBeRead) {
   auto options = this->options();
   options.skip_damaged = true;
-  options.epochs = 0;
-  TokenLoader loader(open_documents({folder_.write("bad.jsonl", "1\n2\n")}), options);
-  EXPECT_THAT(refusal([&] { (void)loader.next(); }), HasSubstr("all 2 documents are damaged"));
+  for (const int epochs : {0, 1, 3}) {
+    options.epochs = epochs;
+    TokenLoader loader(open_documents({folder_.write("bad.jsonl", "1\n2\n")}), options);
+    EXPECT_THAT(refusal([&] { (void)loader.next(); }), HasSubstr("all 2 documents are damaged"));
+  }
+}
+
+// What is left of an epoch may be damaged.
+TEST_F(Loading, EndsBehindDamagedDocuments) {
+  const auto documents = open_documents({folder_.write("some.jsonl", "{\"text\": \"a\"}\n1\n2\n")});
+  auto options = this->options();
+  options.skip_damaged = true;
+  options.context = 2;
+  TokenLoader loader(documents, options), again(documents, options);
+  ASSERT_TRUE(loader.next());
+  const auto state = loader.state();
+  EXPECT_FALSE(loader.next());
+  again.load_state(state);
+  EXPECT_FALSE(again.next());
 }
 
 // The damaged documents at the end of one epoch and at the begin of the next are as many as all.
