@@ -45,6 +45,34 @@ TEST(HfConfig, ReadsRotaryPositionsInBothForms) {
   EXPECT_EQ(old.llama().rope.scaling(), nn::RotaryScaling::kLinear);
 }
 
+TEST(HfConfig, ReadsRotaryPositionsThatItWrote) {
+  for (const auto scaling :
+       {nn::RotaryScaling::kDefault, nn::RotaryScaling::kLinear, nn::RotaryScaling::kDynamic,
+        nn::RotaryScaling::kLlama3, nn::RotaryScaling::kYarn}) {
+    LlamaConfig sizes;
+    sizes.rope.rope_theta(5e5).scaling(scaling).original_max_positions(777);
+    if (scaling != nn::RotaryScaling::kDefault) sizes.rope.factor(3);
+    const bool llama3 = scaling == nn::RotaryScaling::kLlama3;
+    const bool yarn = scaling == nn::RotaryScaling::kYarn;
+    if (llama3) sizes.rope.low_freq_factor(2).high_freq_factor(5);
+    if (yarn) sizes.rope.beta_fast(30).beta_slow(2).truncate(false).attention_factor(1.5);
+    if (yarn) sizes.rope.mscale(0.5).mscale_all_dim(0.25);
+    const auto rope = Config::parse(Config(sizes).json()).llama().rope;
+    EXPECT_EQ(rope.scaling(), scaling);
+    EXPECT_EQ(rope.rope_theta(), 5e5);
+    EXPECT_EQ(rope.factor(), sizes.rope.factor());
+    EXPECT_EQ(rope.original_max_positions() == 777, llama3 || yarn);
+    EXPECT_EQ(rope.low_freq_factor(), sizes.rope.low_freq_factor());
+    EXPECT_EQ(rope.high_freq_factor(), sizes.rope.high_freq_factor());
+    EXPECT_EQ(rope.beta_fast(), sizes.rope.beta_fast());
+    EXPECT_EQ(rope.beta_slow(), sizes.rope.beta_slow());
+    EXPECT_EQ(rope.truncate(), sizes.rope.truncate());
+    EXPECT_EQ(rope.attention_factor(), sizes.rope.attention_factor());
+    EXPECT_EQ(rope.mscale(), sizes.rope.mscale());
+    EXPECT_EQ(rope.mscale_all_dim(), sizes.rope.mscale_all_dim());
+  }
+}
+
 TEST(HfConfig, TakesWindowsAsTransformersDoes) {
   const auto window = [](const std::string& members) {
     return parsed(R"("num_hidden_layers": 2, )" + members).llama().sliding_window;

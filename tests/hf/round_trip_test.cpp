@@ -1,5 +1,6 @@
 // Models that transformers wrote, into our names and back: to the bit.
 #include "hf/hf_testing.h"
+#include "hf/incoming.h"
 
 namespace smp::hf {
 namespace round_trip_test {
@@ -62,6 +63,22 @@ TEST_F(RoundTrip, TurnsAndCutsWhatGpt2Keeps) {
   const auto nested = read(file, Family::kGpt2);
   EXPECT_TRUE(torch::equal(nested.at("transformer.h.3.attn.c_attn.weight"),
                            torch::arange(12).view({2, 6}).t()));
+}
+
+/// A stage may read some parts of one tensor, and then those of another.
+TEST_F(RoundTrip, ReadsPartsInAnyOrder) {
+  save({{"transformer.h.0.attn.c_attn.bias", torch::arange(6)},
+        {"transformer.h.1.attn.c_attn.bias", torch::arange(6) + 10}},
+       folder(), Family::kGpt2);
+  const auto names = NameMap::distributed(Family::kGpt2, "h.{}");
+  const Incoming incoming(std::make_shared<const PublishedFiles>(folder(), Family::kGpt2), names,
+                          {"h.0.attention.key.bias", "h.1.attention.query.bias",
+                           "h.0.attention.value.bias", "h.1.attention.key.bias"});
+  const std::vector<at::Tensor> expected{torch::tensor({2, 3}), torch::tensor({10, 11}),
+                                         torch::tensor({4, 5}), torch::tensor({12, 13})};
+  for (const std::size_t i : std::vector<std::size_t>{0, 1, 2, 3, 1, 0}) {
+    EXPECT_TRUE(torch::equal(incoming.read(i), expected[i])) << i << ": " << incoming.read(i);
+  }
 }
 
 TEST_F(RoundTrip, KeepsSixteenBitsOrSaysWhatIsLost) {

@@ -35,6 +35,16 @@ class Traps : public FolderTest {
   const Tensor norm_ = torch::tensor({{7.f, 8.f}});
 };
 
+/// A head that was padded, say.
+TEST_F(Traps, AHeadOfAnotherShapeIsAnotherHead) {
+  const auto file = published({{"model.embed_tokens.weight", table_},
+                               {"lm_head.weight", torch::cat({table_, table_ * 0})}});
+  EXPECT_TRUE(has_own_head(file, Family::kLlama));
+  Net tied(true);
+  EXPECT_THAT(refusal([&] { load(*tied, file, Family::kLlama); }),
+              AllOf(HasSubstr("[3, 2]"), HasSubstr("[6, 2]"), HasSubstr("has_own_head")));
+}
+
 TEST_F(Traps, PrefixesAndPartsOfCompiledModulesFallAway) {
   for (const std::string prefix :
        {"", "model.", "module.model.", "_orig_mod.module.model.", "module.", "model._orig_mod."}) {
