@@ -78,6 +78,9 @@ TEST(RotaryEmbedding, DynamicGoesByTheLongestPosition) {
   const auto near = torch::tensor({1, 2}), far = torch::tensor({1, 40});
   EXPECT_TRUE(torch::equal(std::get<0>(rotary(x, x, near)), std::get<0>(plain(x, x, near))));
   EXPECT_FALSE(torch::equal(std::get<0>(rotary(x, x, far)), std::get<0>(plain(x, x, far))));
+  const auto last = torch::tensor({1, 15}), next = torch::tensor({1, 16});
+  EXPECT_TRUE(torch::equal(std::get<0>(rotary(x, x, last)), std::get<0>(plain(x, x, last))));
+  EXPECT_FALSE(torch::equal(std::get<0>(rotary(x, x, next)), std::get<0>(plain(x, x, next))));
 }
 
 TEST(RotaryEmbedding, TakesShapesAlone) {

@@ -241,6 +241,12 @@ TEST(FusedStep, RaisesTheVersionAndKnowsWhatItCannotStep) {
   EXPECT_FALSE(can_fuse(other));
   other.parameter = torch::ones({8}, at::kBFloat16).slice(0, 0, 8, 2);
   EXPECT_FALSE(can_fuse(other));
+  other = tensors;
+  {
+    const c10::InferenceMode no_versions;
+    other.parameter = torch::ones({4}, at::kBFloat16);
+  }
+  EXPECT_FALSE(can_fuse(other));
 }
 
 }  // namespace step_loop_test

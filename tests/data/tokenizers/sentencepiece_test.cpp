@@ -75,6 +75,29 @@ TEST_F(SentencePiece, ThreadsShareAModel) {
   for (const auto& tokens : found) EXPECT_EQ(tokens, expected);
 }
 
+/// A thread remembers words of the model that it used last, and of no other.
+TEST_F(SentencePiece, AThreadUsesTwoModelsInTurns) {
+  const auto other = folder_.path("other.model");
+  train_sentencepiece({.files = {folder_.path("text")}, .model = other, .vocab_size = 300});
+  const auto first = sentencepiece_tokenizer(model_), second = sentencepiece_tokenizer(other);
+  const auto tokens_of = [](const Tokenizer& tokenizer) {
+    std::vector<std::int32_t> tokens;
+    tokenizer.encode("The 3 quick foxes jump over 17 lazy dogs", tokens);
+    return tokens;
+  };
+  const auto alone = [&](const Tokenizer& tokenizer) {
+    std::vector<std::int32_t> tokens;
+    std::thread([&] { tokens = tokens_of(tokenizer); }).join();
+    return tokens;
+  };
+  const auto of_first = alone(*first), of_second = alone(*second);
+  ASSERT_NE(of_first, of_second);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(tokens_of(*first), of_first);
+    EXPECT_EQ(tokens_of(*second), of_second);
+  }
+}
+
 TEST_F(SentencePiece, TheSameTextTrainsTheSameModel) {
   const auto again = folder_.path("again.model");
   train_sentencepiece({.files = {folder_.path("text")}, .model = again, .vocab_size = 320});
