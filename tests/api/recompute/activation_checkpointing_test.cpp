@@ -249,6 +249,50 @@ TEST(ActivationCheckpointing, FlagsAreThoseOfTheCall) {
   }
 }
 
+struct OfModalImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) { return modal(first(x)); }
+  nn::Linear first = register_module("first", nn::Linear(3, 3));
+  Modal modal = register_module("modal", Modal());
+};
+SMP_MODULE(OfModal);
+
+TEST(ActivationCheckpointing, FlagsOfABodyAreBackAfterItsBackward) {
+  on_ranks(
+      1,
+      [] {
+        OfModal net;
+        set_activation_checkpointing(net->modal);
+        DistributedModel model(net);
+        bool is_training = true;
+        auto train = smp::step([&](const Tensor& x) {
+          const auto y = model(x);
+          net->modal->eval();
+          if (!is_tracing()) model.backward(y.sum());
+          is_training = net->modal->is_training();
+          net->modal->train();
+        });
+        for (int step = 0; step < 2; ++step) {
+          train(torch::ones({2, 3}));
+          EXPECT_FALSE(is_training) << step;
+        }
+      },
+      /*microbatches=*/1);
+}
+
+/// As LibTorch does without: the second run writes what a node of it has saved.
+TEST(ActivationCheckpointing, NoticesWritesToWhatIsSaved) {
+  const auto x = torch::randn({3}).requires_grad_();
+  const auto y = smp::checkpointed(
+      [](const Tensor& of) {
+        auto e = of.exp();
+        e.mul_(2);
+        return e.sin();
+      },
+      x);
+  EXPECT_THAT(refusal<UsageError>([&] { y.sum().backward(); }),
+              HasSubstr("modified by an inplace operation"));
+}
+
 TEST(ActivationCheckpointing, ArgumentsThatShareMemoryShareItAgain) {
   const auto x = torch::randn({4}).requires_grad_();
   const auto code = [](Tensor a, const Tensor& b, const Tensor& part) {

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -123,6 +124,23 @@ void check_what_is_held() {
 
 TEST(KeptProducts, HoldTheirResultsAndNothingElse) {
   EXPECT_EXIT(check_what_is_held(), testing::ExitedWithCode(0), "");
+}
+
+/// A second run that failed is made again from the first product on.
+TEST(KeptProducts, AreTakenFromTheFirstOnAfterAFailure) {
+  int runs = 0;
+  const auto code = [&](const Tensor& of) {
+    const auto y = torch::mm(of.exp(), of);
+    if (++runs == 2) throw std::runtime_error("once");
+    return torch::mm(y.sin(), of).cos();
+  };
+  const auto x = torch::randn({3, 3}, torch::kDouble).requires_grad_();
+  const auto y = smp::checkpointed({.keep = kProducts}, code, x).sum();
+  const auto gradient = [&] {
+    return torch::autograd::grad({y}, {x}, {}, /*retain_graph=*/true)[0];
+  };
+  EXPECT_EQ(refusal<std::runtime_error>([&] { gradient(); }), "once");
+  EXPECT_TRUE(torch::equal(gradient(), torch::autograd::grad({code(x).sum()}, {x})[0]));
 }
 
 TEST(KeptProducts, RefusesOtherProductsTheSecondTime) {
