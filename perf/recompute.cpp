@@ -1,6 +1,8 @@
 // perf/recompute.cpp: what activations that are computed again save and cost: the GPT of the
 // samples in one process, with nothing, its blocks, its attention, or all but products computed
-// again, in turns; beside torch.utils.checkpoint on the same GPT.
+// again, in turns; beside torch.utils.checkpoint on the same GPT. On several ranks: a pipeline of
+// sleeping modules that are all computed again, beside the ideal in which a stage does that first
+// while it would idle.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -9,15 +11,20 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/check.h"
+#include "d2d/job/mpi_session.h"
 #include "harness.h"
 #include "models/gpt.h"
 #include "program.h"
 #include "python_peer.h"
+#include "server/recompute/ahead.h"
+#include "sleeping_stages.h"
 #include "smp/recompute/activation_checkpointing.h"
+#include "smp/session.h"
 #include "support/tensor_bytes.h"
 
 namespace smp::perf::recompute {
@@ -149,20 +156,85 @@ void measure(Report& report, PythonPeer* torch, int times_each) {
              "time that recomputation adds, ours over torch's; aim: at most 0.85");
 }
 
+// ---- on several ranks --------------------------------------------------------------------------
+
+constexpr int kMicrobatchesPerRank = 4;
+
+struct Pipeline {
+  std::string prefix, schedule;
+  bool ahead = true;
+  bool static_mode = false;
+};
+
+/// Returns the milliseconds of steps in which every module is computed again.
+std::vector<double> pipeline_steps(int argc, char** argv, const Pipeline& pipeline,
+                                   const StageTimes& times, int microbatches, int steps) {
+  constexpr int kRecorded = 7;  // then steps are replayed
+  Config config{.microbatches = microbatches,
+                .pipeline = pipeline.schedule,
+                .plan_cache = "off",
+                .intra_op_threads = 1};
+  config.checkpoint_modules = "Stage";
+  config.static_mode = pipeline.static_mode;
+  std::vector<double> milliseconds;
+  in_session(argc, argv, config, [&] {
+    const auto when_placed = [&] {
+      if (!pipeline.ahead) server::RecomputeAhead::of(rank())->set_credit({.one_call = false});
+    };
+    const int warm_up = pipeline.static_mode && !brief() ? kRecorded : 1;
+    for (const auto& step :
+         run_sleeping_steps(times, microbatches, steps, Placed::kByHand, warm_up, when_placed)) {
+      milliseconds.push_back(step.milliseconds);
+    }
+  });
+  return milliseconds;
+}
+
+/// Rows NAME.step_over_ideal.full.p4_m16. The last stage has no time to spare between its first
+/// forward and its last backward; the others compute again while they wait, so that filling and
+/// draining the pipeline takes (p - 1)(F + B).
+void measure_pipelines(std::optional<Report>& report, int argc, char** argv, int ranks, int steps) {
+  const double forward = brief() ? 2 : 10, backward = 2 * forward;
+  const int microbatches = kMicrobatchesPerRank * ranks;
+  const double ideal = microbatches * (2 * forward + backward) + (ranks - 1) * (forward + backward);
+  const auto stages = static_cast<std::size_t>(ranks);
+  const StageTimes times{std::vector<double>(stages, forward),
+                         std::vector<double>(stages, backward)};
+  const auto setting = ".full.p" + std::to_string(ranks) + "_m" + std::to_string(microbatches);
+  for (const Pipeline& pipeline : {Pipeline{"", "interleaved"},
+                                   {"not_ahead.", "interleaved", false},
+                                   {"static.", "interleaved", true, true},
+                                   {"simple.", "simple"},
+                                   {"1f1b.", "1f1b"},
+                                   {"not_ahead.1f1b.", "1f1b", false}}) {
+    const auto taken = pipeline_steps(argc, argv, pipeline, times, microbatches, steps);
+    if (!report) continue;
+    report->add(pipeline.prefix + "step_over_ideal" + setting, median(taken) / ideal, "1",
+                pipeline.schedule + (pipeline.static_mode ? ", static mode" : "") +
+                    (pipeline.ahead ? "; aim: at most 1.04" : "; backwards alone compute again"));
+  }
+}
+
 void run(int argc, char** argv) {
   std::string python = offered_python();
   CLI::App app("What activations that are computed again save and cost", "smp perf recompute");
+  app.footer("--ranks P starts P ranks; without it 1, a GPT, and 4, modules that sleep.");
   app.add_option("--python", python, "a Python with torch, for the rows of torch.utils.checkpoint");
   int times_each = 15;
   app.add_option("--rounds", times_each, "steps of each contestant")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   if (!parse_options(app, argc, argv)) return;
-  support::count_tensor_bytes();
-  Report report("recompute");
-  const auto torch = start_torch(python);
-  measure(report, torch.get(), times_each);
-  report.finish();
+  const d2d::MpiSession mpi;
+  auto report = report_of_ranks(mpi.rank().value(), "recompute", Report::Earlier::kKept);
+  if (mpi.size() > 1) {
+    measure_pipelines(report, argc, argv, mpi.size(), rounds(times_each));
+  } else {
+    support::count_tensor_bytes();
+    const auto torch = start_torch(python);
+    measure(*report, torch.get(), times_each);
+  }
+  if (report) report->finish();
 }
 
 const Program program{"recompute", run};

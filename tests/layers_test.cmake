@@ -45,6 +45,7 @@ set(ROOMS_d2d wire tensors watch lend channel wires wires/mpi wires/shm wires/lo
 set(ROOMS_tp group slices losses experts layers replacement)
 set(ROOMS_partition text model plan search simulated)
 set(ROOMS_trial . operators graph state tracer)
+set(ROOMS_schedule . ahead)
 set(ROOMS_server protocol values modules running graph backward sums admission ends step replay promises recompute calls requests engine)
 set(ROOMS_api rank state model planning replicas optimizer step files session)
 set(ROOMS_report page analysis pictures export folder)

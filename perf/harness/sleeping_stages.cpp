@@ -134,7 +134,8 @@ void in_session(int argc, char** argv, const Config& config, const std::function
 }
 
 std::vector<SleepingStep> run_sleeping_steps(const StageTimes& times, int microbatches, int steps,
-                                             Placed placed, int warm_up) {
+                                             Placed placed, int warm_up,
+                                             const std::function<void()>& when_placed) {
   auto stages = make_stages(times, placed);
   DistributedModel model(stages);
   if (placed == Placed::kByHand) model.set_partition("", 0);
@@ -152,6 +153,7 @@ std::vector<SleepingStep> run_sleeping_steps(const StageTimes& times, int microb
     const double duration = microseconds([&] { train(batch); }) / 1000;
     auto sleeps = sleeps_of_all_ranks();
     auto kept = all_gather(kept_executions.most());
+    if (i == 0 && when_placed) when_placed();
     if (i >= warm_up) results.push_back({duration, std::move(sleeps), std::move(kept)});
   }
   return results;

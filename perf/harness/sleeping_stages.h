@@ -43,8 +43,10 @@ enum class Placed { kByHand, kByPlanner };
 /// Runs steps on every rank, with the microbatches and the schedule of the running session.
 /// @param placed   by hand: module i lives on rank i
 /// @param warm_up  steps that come first and are not returned; the first of them places the model
+/// @param when_placed  called on every rank after that one
 std::vector<SleepingStep> run_sleeping_steps(const StageTimes& times, int microbatches, int steps,
-                                             Placed placed = Placed::kByHand, int warm_up = 1);
+                                             Placed placed = Placed::kByHand, int warm_up = 1,
+                                             const std::function<void()>& when_placed = {});
 
 /// Lengths of some sleeps.
 std::vector<double> lengths(const std::vector<Sleep>& sleeps, bool backward);

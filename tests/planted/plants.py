@@ -27,6 +27,7 @@ NEURON = ("test_d2d", "Neuron*:*neuron_staging_wire_test*:*neuron_send_receive_w
 PROGRESS = ("test_d2d", "RankThatComputes.*:ProgressThread*:ChannelBesideAThread.*")
 
 OFFLOAD = ("test_server", "Offload*")
+AHEAD = ("test_server", "RecomputeAhead*"), ("test_schedule", "AheadQueue.*"), ("test_api", "RecomputeAhead.*")
 SIMULATED = ("test_simulate", "SimulatedMemory.*:GradientSums.*:Recomputation.*")
 
 PLANTS = [
@@ -719,6 +720,26 @@ PLANTS = [
           "storage(), outline.offset, outline.sizes", "storage(), 0, outline.sizes", [OFFLOAD]),
     Plant("a dropped call is still fetched", "src/server/recompute/offload.cpp",
           "own->second == &parcel) away_.erase(own);", "own->second == &parcel) static_cast<void>(own);", [OFFLOAD]),
+    # ---- what is computed again before its backward asks
+    Plant("the first call of the last microbatch is computed first", "src/schedule/ahead/ahead_queue.cpp",
+          "*coming_.begin();", "*coming_.rbegin();", AHEAD),
+    Plant("a call whose backward goes on takes no credit", "src/schedule/ahead/ahead_queue.cpp",
+          "ahead_.empty() && begun_.empty()", "ahead_.empty()", AHEAD),
+    Plant("what is ahead takes no credit", "src/schedule/ahead/ahead_queue.cpp",
+          "  if (&from == &coming_) held_ += call.mapped();\n", "  if (&from == &coming_ && &to == &begun_) held_ += call.mapped();\n",
+          AHEAD),
+    Plant("calls are computed before the forwards that others wait for", "src/schedule/ahead/ahead_queue.cpp",
+          "!last_has_come && alive < enough_", "!last_has_come && alive < 1", AHEAD),
+    Plant("what a call threw ahead is forgotten", "src/server/recompute/region.cpp",
+          "    early_->thrown = std::current_exception();\n", "", AHEAD),
+    Plant("weights that change after a call was computed ahead", "src/server/recompute/region.cpp",
+          "early.computed && !watched_.written().empty()", "false", AHEAD),
+    Plant("what was computed ahead outlives its step", "src/server/recompute/ahead.cpp",
+          "queue_.ended(place) && call != nullptr", "queue_.ended(place) && call == nullptr", AHEAD),
+    Plant("calls are computed ahead though no backward asks", "src/server/recompute/ahead.cpp",
+          "  open_ = !vain_ && ", "  open_ = ", AHEAD),
+    Plant("a rank that keeps free computes ahead", "src/server/recompute/ahead.cpp",
+          "!step_.is_kept_free || !step_.is_kept_free()", "true", AHEAD),
     Plant("gradients are summed as they come", "src/simulate/gradient_sums.h",
           "own.left[own.next] == 0; ++own.next", "own.held[own.next] != 0; ++own.next", [SIMULATED]),
     Plant("products are computed again", "src/simulate/recomputation.cpp",

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/memory/machine_memory.h"
 #include "module/grouped_calls.h"
+#include "server/recompute/ahead.h"
 #include "server/recompute/offload.h"
 #include "server/recompute/recomputed_calls.h"
 #include "smp/recompute/activation_checkpointing.h"
@@ -135,6 +136,22 @@ void offload_from(c10::Device device, const Rank& rank) {
 }
 
 }  // namespace
+
+void set_up_recompute_ahead(const Rank& rank, const std::vector<const PartitionPlan*>& plans) {
+  server::RecomputeAhead::Credit credit;
+  credit.one_call = rank.config().stage_memory.empty();
+  std::int64_t limit = 0, used = 0;
+  for (const auto* plan : plans) {
+    const auto stages = plan->summary() ? plan->summary()->stages : std::vector<StageSummary>();
+    const auto own = static_cast<std::size_t>(rank.pp_rank().value());
+    if (own >= stages.size()) continue;
+    const auto& stage = stages[own];
+    limit = std::max(limit, stage.memory_limit);
+    used += stage.most_memory();
+  }
+  if (limit > 0) credit = {.one_call = false, .bytes = std::max<std::int64_t>(0, limit - used)};
+  server::RecomputeAhead::of(rank.topology().rank())->set_credit(credit);
+}
 
 void set_up_offload(const Rank& rank) {
   if (!rank.config().offload_activations) return server::Offload::set_current(nullptr);

@@ -34,6 +34,10 @@ std::vector<int> modules_keeping_products(const ModelDescription& model);
 std::vector<int> recomputable_modules(const ModelDescription& model,
                                       const std::vector<simulate::StateChange>& state);
 
+/// Sets what this rank may hold of calls that it computes again while it would idle: what its
+/// memory leaves by these plans, which are all of the session; one call where nothing limits it.
+void set_up_recompute_ahead(const Rank& rank, const std::vector<const PartitionPlan*>& plans);
+
 /// Has what calls keep that are computed again leave the device meanwhile, if the settings say so.
 /// On CPUs that has no effect, which is said once, on rank 0.
 /// @throws UnsupportedError  the rank computes on another device

@@ -98,6 +98,11 @@ void DistributedModelBase::place(const SessionParts& session,
     }
   }
   if (!any) return;
+  std::vector<const PartitionPlan*> carried_out;
+  for (const auto* model : session.state.models()) {
+    if (model->state_->plan) carried_out.push_back(&*model->state_->plan);
+  }
+  set_up_recompute_ahead(rank, carried_out);
   replicas.forget_models();
   auto& kinds = session.state.step_kinds();
   kinds.forget();

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "module/call_handler.h"
 #include "server/promises/promised_tensor.h"
+#include "server/recompute/ahead.h"
 #include "server/running/leaf_hooks.h"
 #include "server/values/tensor_forms.h"
 
@@ -51,6 +52,30 @@ void take_outputs(const StepTask& task, StepEnded& ended) {
   }
 }
 
+// ---- recomputation ahead
+
+/// True if the rank waits for what stands next in its list, or for the end of a failed step.
+bool is_kept_free(const ServerCore& core) {
+  return !core.in_good_step() ||
+         std::any_of(core.waiting.begin(), core.waiting.end(),
+                     [](const Waiting& each) { return each.reason == Reason::kHold; });
+}
+
+/// A rank alone does not idle; and where one microbatch follows another, a call may read what its
+/// modules keep.
+void begin_recomputing_ahead(const ServerCore& core) {
+  const auto& task = core.step->task;
+  const int ranks = core.port.size();
+  if (ranks == 1 || task.one_at_a_time) return;
+  RecomputeAhead::Step step;
+  step.microbatches = task.microbatches;
+  step.enough =
+      schedule::enough_alive(*task.schedule, core.port.rank().value(), ranks, task.microbatches);
+  step.stack_bytes = core.options.fiber_stack_bytes;
+  step.is_kept_free = [&core] { return is_kept_free(core); };
+  RecomputeAhead::of(core.port.name().value())->begin_step(step);
+}
+
 }  // namespace
 
 // ---- the step ----------------------------------------------------------------------------------
@@ -70,6 +95,7 @@ void StepRun::begin(const StepTask& task) {
   core_.scopes.one_at_a_time = task.one_at_a_time && core_.port.is_first();
   core_.scopes.work = &core_.step->work;
   core_.scopes.modules.begin_step(core_.port.rank());
+  begin_recomputing_ahead(core_);
 }
 
 void StepRun::run() {
@@ -133,6 +159,7 @@ void StepRun::end() {
   } catch (...) {
     failures_.fail_step(std::current_exception());
   }
+  RecomputeAhead::of(core_.port.name().value())->end_step(!step.failed());
   try {
     step.records.clear();
     runner_.end_step();

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "module/call_handler.h"
@@ -19,6 +20,7 @@
 #include "server/recompute/region.h"
 #include "server/recompute/replay_place.h"
 #include "server/running/execution_scope.h"
+#include "server/values/tensor_memory.h"
 #include "smp/nn/sequential.h"
 #include "smp/recompute/activation_checkpointing.h"
 #include "smp/recompute/checkpoint_sequential.h"
@@ -44,12 +46,19 @@ std::string name_of(RoutedBase& module) {
   return base::concat("module '", module.smp_place.path, "' (", module.smp_type_name(), ")");
 }
 
-/// Adds parameters and buffers of all modules below, but for running statistics: these are
-/// collected.
-void watch_tensors(WeightWatch& watch, torch::nn::Module& module) {
+/// Parameters and buffers, and their memory.
+struct Watched {
+  WeightWatch watch;
+  std::vector<const void*> memory;
+};
+
+/// Adds those of all modules below, but for running statistics: these are collected.
+void watch_tensors(Watched& watched, torch::nn::Module& module) {
   const auto add = [&](const auto& tensors) {
     for (const auto& item : tensors) {
-      if (item.value().defined()) watch.add(item.key(), item.value());
+      if (!item.value().defined()) continue;
+      watched.watch.add(item.key(), item.value());
+      watched.memory.push_back(memory_of(item.value()));
     }
   };
   for (const auto& below : module.modules()) {
@@ -90,12 +99,13 @@ void fetch(Packet& arguments) {
 }
 
 /// Runs the call for the first time.
-Packet recorded(const RecordedCall& call, WeightWatch watched, const ReplayPlace& place,
+Packet recorded(const RecordedCall& call, Watched watched, const ReplayPlace& place,
                 Packet& arguments) {
   fetch(arguments);
   auto& module = call.module;
   auto owner = module.smp_module().shared_from_this();
-  const auto region = std::make_shared<Region>(call.name, arguments.tensors, std::move(watched));
+  const auto region = std::make_shared<Region>(call.name, arguments.tensors,
+                                               std::move(watched.watch), std::move(watched.memory));
   if (call.options.keep == kProducts) region->keep_products();
   region->set_rerun([owner, &module, plain = call.plain, bytes = arguments.bytes,
                      place](std::vector<at::Tensor>&& inputs) {
@@ -116,7 +126,7 @@ Packet recorded(const RecordedCall& call, WeightWatch watched, const ReplayPlace
 bool RecomputedCalls::applies(const RoutedBase&) const { return !runs_plainly(); }
 
 Packet RecomputedCalls::run(RoutedBase& module, const CallEntry&, Packet& arguments, Thunk plain) {
-  WeightWatch watched;
+  Watched watched;
   watch_tensors(watched, module.smp_module());
   const ReplayPlace place(&module, options_.preserve_rng_state);
   return recorded({on_rank(name_of(module)), module, plain, options_}, std::move(watched), place,
@@ -127,7 +137,7 @@ bool RecomputedGroups::groups() const { return !runs_plainly(); }
 
 Packet RecomputedGroups::run_group(RoutedBase& module, std::size_t first, std::size_t last,
                                    Packet& arguments, Thunk plain) {
-  WeightWatch watched;
+  Watched watched;
   const auto children = module.smp_module().children();
   for (std::size_t i = first; i < last; ++i) watch_tensors(watched, *children.at(i));
   const ReplayPlace place(&module, options_.preserve_rng_state, /*in_midst=*/true);

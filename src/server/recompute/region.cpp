@@ -13,7 +13,9 @@
 #include "base/check.h"
 #include "module/node_pointer.h"
 #include "server/running/execution_scope.h"
+#include "server/running/inside_node.h"
 #include "server/values/clone_on_write.h"
+#include "server/values/tensor_memory.h"
 
 namespace smp::server {
 
@@ -165,9 +167,16 @@ std::vector<at::Tensor> Region::Given::again() const {
   return copies;
 }
 
-Region::Region(std::string name, const std::vector<at::Tensor>& inputs, WeightWatch watched)
-    : name_(std::move(name)), inputs_(inputs), watched_(std::move(watched)) {
+Region::Region(std::string name, const std::vector<at::Tensor>& inputs, WeightWatch watched,
+               std::vector<const void*> weights)
+    : name_(std::move(name)),
+      inputs_(inputs),
+      watched_(std::move(watched)),
+      stays_(std::move(weights)) {
   watched_.begin_step();
+  for (const auto& input : inputs) {
+    if (input.defined()) stays_.push_back(memory_of(input));
+  }
 }
 
 Region* Region::current() noexcept { return static_cast<Region*>(KeptResults::current()); }
@@ -183,6 +192,7 @@ void Region::run(bool again, c10::function_ref<void()> code) {
 void Region::record(const std::function<void()>& first) {
   run(/*again=*/false, first);
   recorded_ = true;
+  stays_.clear();
   if (wanted_ == 0) return;  // it will not run again
   const auto written = watched_.written();
   SMP_REQUIRE_AS(UnsupportedError, written.empty(), name_,
@@ -192,6 +202,56 @@ void Region::record(const std::function<void()>& first) {
                  "', which the second run would write again; do not checkpoint this module, or "
                  "have its caller write the tensor");
   offload();
+  queue_early();
+}
+
+void Region::queue_early() {
+  const auto* const scope = ExecutionScope::current();
+  if (scope == nullptr) return;
+  auto identity = scope->identity();
+  identity.phase = schedule::Phase::kBackward;
+  auto queue = RecomputeAhead::of(scope->services().rank.value());
+  early_.emplace(Early{queue, {}, scope->services(), identity, scope->base_key()});
+  early_->place = queue->add(shared_from_this(), identity.microbatch);
+}
+
+/// As its backward would, which runs later: nothing suspends, and what it throws is told there.
+void Region::compute_ahead() noexcept {
+  try {
+    const InsideNode nothing_suspends;
+    const ExecutionScope scope(early_->services, early_->identity, {}, early_->base_key);
+    run_again();
+    early_->computed = true;
+  } catch (...) {
+    let_go();
+    early_->thrown = std::current_exception();
+  }
+}
+
+void Region::let_go() noexcept {
+  for (auto& place : places_) place.value.reset();
+  early_->computed = false;
+  early_->thrown = nullptr;
+}
+
+std::int64_t Region::bytes_ahead() const noexcept {
+  std::int64_t bytes = 0;
+  for (const auto& place : places_) {
+    if (!place.wanted || place.stays) continue;
+    bytes += c10::multiply_integers(place.sizes) *
+             static_cast<std::int64_t>(c10::elementSize(place.dtype));
+  }
+  return bytes;
+}
+
+/// Whether the call was computed ahead must not matter to what the backward gets.
+void Region::begin_backward() {
+  auto& early = *early_;
+  if (!std::exchange(early.begun, true)) {
+    early.queue->began(early.place);
+    if (early.computed && !watched_.written().empty()) let_go();  // run_again() tells
+  }
+  if (early.thrown != nullptr) std::rethrow_exception(early.thrown);
 }
 
 void Region::offload() {
@@ -210,6 +270,8 @@ std::unique_ptr<torch::autograd::SavedVariableHooks> Region::next() {
 
 std::size_t Region::add(const at::Tensor& tensor) {
   places_.push_back({tensor.sizes().vec(), tensor.scalar_type(), {}});
+  const auto* const memory = memory_of(tensor);
+  places_.back().stays = std::find(stays_.begin(), stays_.end(), memory) != stays_.end();
   ++wanted_;
   return places_.size() - 1;
 }
@@ -244,6 +306,7 @@ at::Tensor Region::value_of(std::size_t index) {
   SMP_REQUIRE_AS(UnsupportedError, recorded_, name_,
                  ": a backward pass inside a call with activation checkpointing; do not checkpoint "
                  "this module, or run that pass outside of it");
+  if (early_) begin_backward();
   if (!places_[index].value.defined()) run_again();
   auto& place = places_[index];
   SMP_REQUIRE(place.value.defined() && place.value._version() == place.version, name_,
@@ -256,6 +319,7 @@ void Region::forget(std::size_t index) noexcept {
   places_[index].value.reset();
   places_[index].wanted = false;
   if (--wanted_ > 0 || !recorded_) return;
+  if (early_) early_->queue->ended(early_->place);
   inputs_.clear();
   results_.clear();
   if (products_) products_->clear();

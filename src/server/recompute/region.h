@@ -15,8 +15,10 @@
 
 #include "module/kept_results.h"
 #include "server/modules/weight_watch.h"
+#include "server/recompute/ahead.h"
 #include "server/recompute/kept_products.h"
 #include "server/recompute/offload.h"
+#include "server/running/execution_scope.h"
 #include "server/running/saved_tensors.h"
 
 namespace smp::server {
@@ -26,14 +28,17 @@ namespace smp::server {
 /// wanted. Lives as long as nodes hold places. Threads: the rank's.
 class Region final : public std::enable_shared_from_this<Region>,
                      public SavedTensorTaker,
-                     public module::KeptResults {
+                     public module::KeptResults,
+                     public AheadCall {
  public:
   using Run = std::function<void(std::vector<at::Tensor>&& inputs)>;
 
   /// @param name    for messages, as "rank 1: module 'encoder.0'"
   /// @param inputs  of the call, with their histories
   /// @param watched  parameters and buffers, which must be the same when the call runs again
-  Region(std::string name, const std::vector<at::Tensor>& inputs, WeightWatch watched);
+  /// @param weights  their memory
+  Region(std::string name, const std::vector<at::Tensor>& inputs, WeightWatch watched,
+         std::vector<const void*> weights = {});
 
   /// The region in whose call the running fiber is; nullptr: none.
   static Region* current() noexcept;
@@ -52,6 +57,10 @@ class Region final : public std::enable_shared_from_this<Region>,
   void keep(const Packet& result) override;
   void keep_thrown(std::exception_ptr thrown) override;
   Packet take() override;
+  // AheadCall
+  void compute_ahead() noexcept override;
+  void let_go() noexcept override;
+  std::int64_t bytes_ahead() const noexcept override;
 
  private:
   friend class SavedPlace;
@@ -64,6 +73,7 @@ class Region final : public std::enable_shared_from_this<Region>,
     at::Tensor value;           // while it is there
     std::uint32_t version = 0;  // of the value, when it was saved
     bool wanted = true;         // the node is not done with it
+    bool stays = false;         // its memory is there anyway
   };
   /// Tensors from outside as the call found them. Those that share memory share that of a copy.
   class Given {
@@ -104,11 +114,25 @@ class Region final : public std::enable_shared_from_this<Region>,
     std::exception_ptr thrown;  // instead of a result
   };
 
+  /// Its turn to be computed before its backward asks.
+  struct Early {
+    std::shared_ptr<RecomputeAhead> queue;
+    RecomputeAhead::Place place;
+    ScopeServices& services;
+    ExecutionIdentity identity;  // of the execution that has called
+    std::uint64_t base_key;
+    bool begun = false;                   // its backward has
+    bool computed = false;                // and its values are there
+    std::exception_ptr thrown = nullptr;  // instead
+  };
+
   std::size_t add(const at::Tensor& tensor);
   void refill(const at::Tensor& tensor);
   at::Tensor value_of(std::size_t index);
   void forget(std::size_t index) noexcept;
   void offload();
+  void queue_early();
+  void begin_backward();
   void run_again();
   void run(bool again, c10::function_ref<void()> code);
   void require_unchanged() const;
@@ -117,10 +141,12 @@ class Region final : public std::enable_shared_from_this<Region>,
   const std::string name_;
   Given inputs_;
   WeightWatch watched_;
+  std::vector<const void*> stays_;  // memory of inputs and weights; until the first run is over
   Run rerun_;
   std::vector<Place> places_;
   std::vector<Result> results_;
   std::optional<KeptProducts> products_;  // unless all are computed again
+  std::optional<Early> early_;            // in a step
   bool recorded_ = false;                 // the first run is over
   std::size_t wanted_ = 0;                // places that are
   bool replays_ = false;
