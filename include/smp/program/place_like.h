@@ -21,9 +21,8 @@ namespace smp {
 /// `other` uses `model` too, both are placed by it, and a callback comes too late: call
 /// `other.place()` before, and place_like() then. Every rank calls it alike, before `model` is
 /// placed; it acts as set_partition() of all these modules does. Threads: the rank's.
-/// @throws UsageError  `other` is not placed; `model` is; a module of `other` has none of its path
-/// in
-///                     `model`, with the path.
+/// @throws UsageError  `other` is not placed, or `model` is; a module of `other` is not in `model`,
+///                     with its path
 SMP_API void place_like(DistributedModelBase& model, const DistributedModelBase& other);
 
 }  // namespace smp
