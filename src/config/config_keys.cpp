@@ -178,10 +178,11 @@ std::vector<ConfigKey> plan_keys() {
       SMP_KEY(activation_loading_horizon, between(0, 1'000'000),
               "with offload_activations: so many checkpointed calls before its backward a call's "
               "tensors are on their way back; 0: they come when they are needed"),
-      SMP_KEY(plan_file, any_text("a path"),
-              "a plan to use instead of making one, as in the plan.json of a run, which brings along "
-              "how that run was trained (docs/plans.md#one-file-for-a-run)",
-              {.alias = "partition_file"}),
+      SMP_KEY(
+          plan_file, any_text("a path"),
+          "a plan to use instead of making one, as in the plan.json of a run, which brings along "
+          "how that run was trained (docs/plans.md#one-file-for-a-run)",
+          {.alias = "partition_file"}),
       SMP_KEY(partition_strategy, one_of({"best", "tree", "contiguous", "search"}),
               "how the split is found; best is the fastest of the others in simulation"),
       SMP_KEY(memory_weight, share,
