@@ -207,8 +207,13 @@ class TwoHostsTest(unittest.TestCase):
                 said = re.findall(r"^smp: (.*)", text, re.MULTILINE)
                 self.assertNotEqual(said, [], text)
                 lost = rf"rank {rank} is gone: its process {job.pids[rank]} |{lost_over(transport, rank)}"
+                self.assertTrue(any(re.search(lost, line) for line in said), text)
+                # Who shares its host ends at once, and may be missed first by those who look after one connection a second.
+                beside = next(other for other in range(4) if other != rank and
+                              other // RANKS_OF_A_HOST == rank // RANKS_OF_A_HOST)
+                either = rf"{lost}|rank {beside} is gone: its process {job.pids[beside]} |{lost_over(transport, beside)}"
                 for line in said:
-                    self.assertRegex(line, lost, text)
+                    self.assertRegex(line, either, text)
 
     def cut_link(self, *settings):
         """The first last words of the job after that, and all that it said before."""
@@ -319,6 +324,14 @@ class TwoHostsTest(unittest.TestCase):
     def test_a_killed_rank_whose_forked_child_lives_on(self):
         """It keeps none of the connections by which the other host sees the rank; MPI's own it has."""
         rank = 1   # beside the launcher, which is stopped: Open MPI stops ranks there as well, once it has something to say
+        for _ in range(3):   # on a busy machine the rank beside it may end, and be missed, before it is
+            seen, text = self.kill_rank_with_a_helper(rank)
+            if seen:
+                return
+        self.fail(text)
+
+    def kill_rank_with_a_helper(self, rank):
+        """Whether somebody misses that rank's process; all that was said."""
         job = self.start("helper", 1_000_000, rank, 1000, *WATCHED)
         self.assertTrue(job.wait_for_step(3), "".join(job.output))
         helper = int(re.search(r"helper pid (\d+)", "".join(job.output))[1])
@@ -337,7 +350,7 @@ class TwoHostsTest(unittest.TestCase):
         status, text, _ = self.end_of(job)
         self.assertNotEqual(status, 0)
         self.assertLess(seconds, SECONDS_TO_END + 5, text)   # a launcher gets 2 s, ranks that end 5
-        self.assertRegex(text, rf"rank {rank} is gone: its process {job.pids[rank]} on '\w+' has ended, or given up")
+        return re.search(rf"rank {rank} is gone: its process {job.pids[rank]} on '\w+' has ended, or given up", text), text
 
     def test_an_interface_that_is_missing(self):
         status, text, _ = self.end_of(self.start("traffic", 1, "--smp.keep_alive_interface", "eth77"))
