@@ -342,9 +342,8 @@ StepTiming RunLog::measure() {
   const PublicCall call("smp::RunLog::measure");
   auto& state = *state_;
   const server::BetweenSteps recorded(state.rank.server().recorder(), schedule::Phase::kOther);
-  if (state.measured == 0)
-    d2d::forget_most_tensor_bytes(
-        state.rank.parts().device);  // the whole model, before its placement
+  // Until the first step each rank held the whole model.
+  if (state.measured == 0) d2d::forget_most_tensor_bytes(state.rank.parts().device);
   if (state.measured++ % kStepsOfAClock == 0) state.read_clock();
   const auto own = without_details(state.session.last_trace());
   state.timing = timing_of(gather_traces(state.rank, own, state.clock).ranks);

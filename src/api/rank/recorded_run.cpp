@@ -8,6 +8,8 @@
 #include "api/rank/exchange.h"
 #include "api/rank/rank.h"
 #include "base/check.h"
+#include "base/log.h"
+#include "base/random.h"
 #include "config/config_sources.h"
 #include "d2d/job/route_text.h"
 #include "schedule/schedule_lists.h"
@@ -67,6 +69,22 @@ partitioning::RunRecord run_record(const Rank& rank, const PartitionPlan& plan,
   run.ranks = rank.topology().size();
   run.routes = std::move(routes);
   return run;
+}
+
+std::string identity_of(const RecordedRun& run) {
+  if (!run) return "none";
+  auto key = base::mix_key(base::mix_key(static_cast<std::uint64_t>(run->ranks), run->settings),
+                           run->lists);
+  for (const auto& [from, to, over] : run->routes) {
+    key = base::mix_key(key, base::concat(from, ' ', to, ' ', over));
+  }
+  return std::to_string(key);
+}
+
+void warn_of_other_ranks(const RecordedRun& run, const std::string& file, int ranks) {
+  if (!run || run->routes.empty() || run->ranks == ranks) return;
+  base::log(base::LogLevel::kWarning, file, ": the run in it was of ", run->ranks,
+            " ranks, this one is of ", ranks, ": its routes are not looked at");
 }
 
 void keep_to_routes(d2d::RouteOptions& options, const partitioning::RunRecord& run, int ranks) {

@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,16 @@ class Rank;
 [[nodiscard]] partitioning::RunRecord run_record(
     const Rank& rank, const PartitionPlan& plan,
     std::vector<partitioning::RunRecord::Route> routes);
+
+/// A run that the session shall repeat, if its plan_file holds one.
+using RecordedRun = std::optional<partitioning::RunRecord>;
+
+/// Returns what must be equal of a record on all ranks: each may have another file of that name, or
+/// none.
+[[nodiscard]] std::string identity_of(const RecordedRun& run);
+/// Says that the routes in `file` are not looked at, where its run was of another number of ranks
+/// than `ranks`: they say nothing of these.
+void warn_of_other_ranks(const RecordedRun& run, const std::string& file, int ranks);
 
 /// Makes `options` take no path that no route of the run takes. Nothing changes if it was of
 /// another number of ranks than `ranks`, whose routes say nothing of these.

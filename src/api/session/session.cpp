@@ -161,19 +161,6 @@ void prepare_together(const d2d::MpiSession& mpi, const std::function<void()>& p
   throw UsageError(other);
 }
 
-using RecordedRun = std::optional<partitioning::RunRecord>;
-
-/// Returns what must be equal of a record; a rank may have another file of that name, or none.
-std::string identity_of(const RecordedRun& run) {
-  if (!run) return "none";
-  auto key = base::mix_key(base::mix_key(static_cast<std::uint64_t>(run->ranks), run->settings),
-                           run->lists);
-  for (const auto& [from, to, over] : run->routes) {
-    key = base::mix_key(key, base::concat(from, ' ', to, ' ', over));
-  }
-  return std::to_string(key);
-}
-
 /// Those that must be equal: how ranks are connected is one of them.
 Facts settings_of(const base::ResolvedConfig& config, const RecordedRun& run) {
   Facts settings;
@@ -182,13 +169,6 @@ Facts settings_of(const base::ResolvedConfig& config, const RecordedRun& run) {
   }
   settings.push_back({"the run in plan_file, which every rank reads", identity_of(run)});
   return settings;
-}
-
-/// Routes between so many ranks say nothing of those between others.
-void warn_of_other_ranks(const RecordedRun& run, const Config& config, int size) {
-  if (!run || run->routes.empty() || run->ranks == size) return;
-  base::log(base::LogLevel::kWarning, config.plan_file, ": the run in it was of ", run->ranks,
-            " ranks, this one is of ", size, ": its routes are not looked at");
 }
 
 std::vector<GlobalRank> all_ranks(const d2d::MpiSession& mpi) {
@@ -304,7 +284,7 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
                  "give every rank the same flags, environment and configuration file");
   });
   warn_of_lone_ranks(parts.mpi->size());
-  if (rank == 0) warn_of_other_ranks(as_in, parts.config.values(), parts.mpi->size());
+  if (rank == 0) warn_of_other_ranks(as_in, parts.config.values().plan_file, parts.mpi->size());
   parts.watch = watch_ranks(parts.config.values(), [] { d2d::MpiSession::abort_job(1); });
   auto arrangement = parts.config.arrangement();
   arrangement.machine_of_rank = parts.mpi->machine_of_rank();

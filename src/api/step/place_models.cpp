@@ -38,6 +38,15 @@ bool keeps_state(const PartitionPlan& plan) {
                      [](const auto& row) { return !row.state.empty() && row.state != "cache"; });
 }
 
+/// Returns the plans of the models that are placed.
+std::vector<const PartitionPlan*> plans_of(const std::vector<DistributedModelBase*>& models) {
+  std::vector<const PartitionPlan*> plans;
+  for (const auto* model : models) {
+    if (model->partitioned()) plans.push_back(&model->plan());
+  }
+  return plans;
+}
+
 }  // namespace
 
 void DistributedModelBase::place() {
@@ -50,9 +59,7 @@ void DistributedModelBase::place(const SessionParts& session,
   const PublicCall call("smp::step, or place()");
   auto& rank = session.rank;
   auto& replicas = session.replicas;
-  const auto& known = session.state.models();
-  const bool beside_placed = std::any_of(known.begin(), known.end(),
-                                         [](const auto* model) { return model->partitioned(); });
+  const bool beside_placed = !plans_of(session.state.models()).empty();
   std::vector<ModelToPlan> to_plan;
   std::vector<ModelDescription*> descriptions;
   for (auto* model : models) {
@@ -98,11 +105,7 @@ void DistributedModelBase::place(const SessionParts& session,
     }
   }
   if (!any) return;
-  std::vector<const PartitionPlan*> carried_out;
-  for (const auto* model : session.state.models()) {
-    if (model->state_->plan) carried_out.push_back(&*model->state_->plan);
-  }
-  set_up_recompute_ahead(rank, carried_out);
+  set_up_recompute_ahead(rank, plans_of(session.state.models()));
   replicas.forget_models();
   auto& kinds = session.state.step_kinds();
   kinds.forget();

@@ -1,6 +1,5 @@
 // schedule/ahead/ahead_queue.h: which call a rank computes again while it would idle, before its
-// backward asks. The module server and the simulator run this very class. Pure: no clock, no
-// tensors.
+// backward asks. Pure: no clock, no tensors.
 #pragma once
 
 #include <compare>
