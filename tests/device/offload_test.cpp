@@ -3,7 +3,6 @@
 #include "server/recompute/offload.h"
 
 #include <gtest/gtest.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -11,11 +10,10 @@
 #include <vector>
 
 #include "smp/distributed_model.h"
-#include "smp/module.h"
-#include "smp/nn/linear.h"
 #include "smp/session.h"
 #include "smp/step.h"
 #include "support/fake_device.h"
+#include "support/residual_net.h"
 
 namespace smp {
 namespace device_offload_test {
@@ -24,27 +22,6 @@ using at::Tensor;
 
 constexpr std::int64_t kWidth = 64, kRows = 512;  // 64 KiB a tensor and microbatch
 constexpr int kBlocks = 6, kMicrobatches = 2;
-
-struct BlockImpl : torch::nn::Module {
-  nn::Linear wide = register_module("wide", nn::Linear(kWidth, 4 * kWidth));
-  nn::Linear narrow = register_module("narrow", nn::Linear(4 * kWidth, kWidth));
-  Tensor forward(const Tensor& x) { return x + narrow(torch::silu(wide(x))); }
-};
-SMP_MODULE(Block);
-
-struct NetImpl : torch::nn::Module {
-  std::vector<Block> blocks;
-  NetImpl() {
-    for (int i = 0; i < kBlocks; ++i) {
-      blocks.push_back(register_module("block" + std::to_string(i), Block()));
-    }
-  }
-  Tensor forward(Tensor x) {
-    for (auto& block : blocks) x = block(x);
-    return x.square().mean();
-  }
-};
-SMP_MODULE(Net);
 
 struct Outcome {
   std::vector<Tensor> gradients;  // of all ranks
@@ -65,7 +42,7 @@ Outcome train(int ranks, const std::string& schedule, int horizon) {
   run_local(ranks,
             [&] {
               torch::manual_seed(1);
-              Net net;
+              support::ResidualNet net(kBlocks, kWidth);
               net->to(device());
               DistributedModel model(net);
               auto run = step([&](const Tensor& x) {
@@ -122,7 +99,7 @@ TEST(OffloadOnDevice, LeavesTheDevice) {
     std::int64_t live = 0;
     run_local(1,
               [&] {
-                Net net;
+                support::ResidualNet net(kBlocks, kWidth);
                 net->to(device());
                 DistributedModel model(net);
                 auto run = step([&](const Tensor& x) {

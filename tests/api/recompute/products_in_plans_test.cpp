@@ -4,14 +4,12 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "smp/distributed_model.h"
-#include "smp/module.h"
-#include "smp/nn/linear.h"
 #include "smp/recompute/activation_checkpointing.h"
 #include "smp/session.h"
 #include "smp/step.h"
+#include "support/residual_net.h"
 
 namespace smp {
 namespace products_in_plans_test {
@@ -20,29 +18,6 @@ using at::Tensor;
 
 constexpr std::int64_t kRows = 64, kWidth = 32;
 constexpr int kBlocks = 4, kStages = 2;
-
-/// Saves the result of its first product and what silu makes of it; the second product's is its
-/// own.
-struct BlockImpl : torch::nn::Module {
-  nn::Linear wide = register_module("wide", nn::Linear(kWidth, 4 * kWidth));
-  nn::Linear narrow = register_module("narrow", nn::Linear(4 * kWidth, kWidth));
-  Tensor forward(const Tensor& x) { return x + narrow(torch::silu(wide(x))); }
-};
-SMP_MODULE(Block);
-
-struct NetImpl : torch::nn::Module {
-  std::vector<Block> blocks;
-  NetImpl() {
-    for (int i = 0; i < kBlocks; ++i) {
-      blocks.push_back(register_module("block" + std::to_string(i), Block()));
-    }
-  }
-  Tensor forward(Tensor x) {
-    for (auto& block : blocks) x = block(x);
-    return x.square().mean();
-  }
-};
-SMP_MODULE(Net);
 
 /// The predicted most activations of both stages, and seconds of a step.
 struct Promise {
@@ -59,7 +34,7 @@ Promise promise_of(bool marked, KeepPolicy keep) {
   Promise promise;
   run_local(kStages,
             [&] {
-              Net net;
+              support::ResidualNet net(kBlocks, kWidth);
               for (auto& block : net->blocks) {
                 if (marked) set_activation_checkpointing(block, {.keep = keep});
               }
