@@ -84,7 +84,7 @@ refuse "8 rows a step cannot be dealt to 3 batches" demo --dp 3 --rows 8 $gpt
 refuse "--model takes t5, gpt or llama, not 'bert'" demo --model bert
 step demo --model llama --help
 says "Trains a Llama on text"
-step demo --model llama --size tiny --rows 4 --context 32 --steps 6 --evaluate-every 3 --generate 6 --price-per-hour 2
+step demo --model llama --size tiny --rows 4 --context 32 --steps 6 --evaluate-every 3 --generate 6 --smp.price_per_hour 2
 says "^ranks +2 = 2 stages x 1 tensor-parallel x 1 replicas$"
 says "^check +losses and gradient norms of 3 steps equal those of one process"
 says "^step +3/6 .* MFU .* held out [0-9.]+$"

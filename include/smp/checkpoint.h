@@ -77,9 +77,9 @@ StateDict optimizer_state_dict(const DistributedModelBase& model,
 /// of no model have no names: their order in the groups counts, and groups of nothing else are told
 /// apart by the number of them, then by their order. A dict of an earlier version does not say
 /// which parameters a group has; its groups are told apart by their options other than lr.)
-/// `dict` is given by all ranks or by some. What the program does to it afterwards changes nothing.
-/// Options are set at once, state too or, where the model is not placed yet, then. All ranks call
-/// it, between steps.
+/// `dict` is given by all ranks or by some; every replica is given the same values. What the
+/// program does to it afterwards changes nothing. Options are set at once, state too or, where the
+/// model is not placed yet, then. All ranks call it, between steps.
 /// @throws UsageError        another kind of optimizer; groups of other parameters, or that cannot
 ///                           be told apart; names that are unknown or missing, shapes and types
 ///                           that differ, options that LibTorch refuses. Nothing is loaded then.

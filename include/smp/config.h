@@ -165,6 +165,9 @@ struct SMP_API Config {
   std::vector<double> loss_weights = {};
   /// If true, the outputs of a step reach every stage; otherwise only the first.
   bool broadcast_outputs = true;
+  /// Price of one machine an hour, in any currency, from which a program tells what its tokens cost
+  /// (smp/recipe/throughput.h). 0: not known.
+  double price_per_hour = 0;
 
   // Runtime.
 

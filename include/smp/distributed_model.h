@@ -118,11 +118,11 @@ class SMP_API DistributedModelBase {
   /// Returns the parameters and buffers that this rank owns; not copies.
   StateDict local_state_dict() const;
   /// Loads values as smp::load_state_dict() does; each rank takes what it owns. `dict` is given by
-  /// all ranks, or by some and empty on the others, or each gives a part. All ranks call it,
-  /// outside of steps, before placement or after; everything is checked on all of them before any
-  /// value changes. Values are those of now, whatever becomes of `dict`. With delayed
-  /// initialisation they count in the order of the program too, and travel when the model is
-  /// placed; until then each is kept by one of the ranks that gave it.
+  /// all ranks, or by some and empty on the others, or each gives a part; every replica is given
+  /// the same values. All ranks call it, outside of steps, before placement or after; everything is
+  /// checked on all of them before any value changes. Values are those of now, whatever becomes of
+  /// `dict`. With delayed initialisation they count in the order of the program too, and travel
+  /// when the model is placed; until then each is kept by one of the ranks that gave it.
   /// @throws UsageError  on every rank, as smp::load_state_dict(); ranks give different values,
   ///                     under one name or under the names of one tensor.
   LoadResult load_state_dict(const StateDict& dict, bool strict = true);

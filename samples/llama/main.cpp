@@ -71,13 +71,14 @@ std::vector<StepNumbers> reference(const Options& options, const Text& text,
 
 bool is_due(std::int64_t step, std::int64_t stride) { return stride > 0 && step % stride == 0; }
 
-void train(const Options& options, const Text& text, const std::string& precision) {
+void train(const Options& options, const Text& text, const smp::Config& settings) {
   Trainer trainer(options.recipe, text);
   const bool resumed = !options.checkpoint.empty() && trainer.resume(options.checkpoint);
   if (resumed && smp::rank() == 0) {
     std::printf("resumes after step %ld of %s\n", trainer.steps(), options.checkpoint.c_str());
   }
-  Report report(options, trainer, reference(options, text, precision, resumed));
+  Report report(options, trainer, reference(options, text, settings.precision, resumed),
+                settings.price_per_hour);
   while (trainer.steps() < options.steps) {
     report.step(trainer.step());
     const auto step = trainer.steps();
@@ -96,7 +97,7 @@ void run(int argc, char** argv, const Options& options) {
   auto settings = library_settings(options);
   auto session = smp::init(argc, argv, settings);
   check_ranks(options);
-  train(options, Text(options.text), session.config().precision);
+  train(options, Text(options.text), session.config());
 }
 
 }  // namespace

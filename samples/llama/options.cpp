@@ -131,9 +131,6 @@ class Flags {
                    "Save into this folder, and go on from what is there");
     app.add_option("--save-every", options_.save_every, "Steps; 0: at the end only")
         ->check(not_negative_);
-    app.add_option("--price-per-hour", options_.price_per_hour,
-                   "Of one machine, to tell what 4 M tokens cost")
-        ->check(CLI::NonNegativeNumber);
   }
 
   const CLI::Range positive_{std::int64_t{1}, std::int64_t{1} << 40, "above 0"};

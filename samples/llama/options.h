@@ -27,7 +27,6 @@ struct Options {
   std::string prompt = "hacker: n. ";
   std::filesystem::path checkpoint;  ///< where the job saves and goes on from; empty: it does not
   std::int64_t save_every = 0;       ///< steps; 0: at the end only
-  double price_per_hour = 0;         ///< of a machine
 };
 
 /// Reads the command line; flags of the library (`--smp.KEY VALUE`) are left to smp::init.

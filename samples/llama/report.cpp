@@ -45,14 +45,14 @@ double peak_flops(const Options& options) {
   return sum;
 }
 
-smp::ThroughputOptions throughput_options(const Options& options) {
+smp::ThroughputOptions throughput_options(const Options& options, double price_per_hour) {
   const auto& recipe = options.recipe;
   return {.sequence_length = recipe.context,
           .sequences_per_step = recipe.rows,
           .flops_per_sequence = smp::training_flops(recipe.shape(), recipe.context),
           .peak_flops = peak_flops(options),
           .instances = machines(),
-          .price_per_hour = options.price_per_hour};
+          .price_per_hour = price_per_hour};
 }
 
 void note_log(const std::filesystem::path& checkpoint, const std::string& folder) {
@@ -86,13 +86,15 @@ std::string log_before(const std::filesystem::path& checkpoint) {
   return std::filesystem::exists(folder + "/run.json") ? folder : std::string();
 }
 
-Report::Report(const Options& options, Trainer& trainer, std::vector<StepNumbers> alone)
+Report::Report(const Options& options, Trainer& trainer, std::vector<StepNumbers> alone,
+               double price_per_hour)
     : options_(options),
       trainer_(trainer),
       log_("llama", trainer.model(), log_options(options, trainer)),
-      meter_(throughput_options(options)),
+      meter_(throughput_options(options, price_per_hour)),
       progress_(std::max(options.steps, trainer.steps()), trainer.steps(), smp::rank() == 0),
-      alone_(std::move(alone)) {
+      alone_(std::move(alone)),
+      priced_(price_per_hour > 0) {
   if (smp::rank() != 0) return;
   introduce();
   if (!options.checkpoint.empty()) note_log(options.checkpoint, log_.folder());
@@ -122,7 +124,7 @@ void Report::step(const StepNumbers& numbers) {
       {"tokens_per_second", rates.tokens_per_second},
       {"flops_per_second_and_instance", rates.mfpi}};
   if (rates.mfu > 0) line.emplace_back("mfu", rates.mfu);
-  if (options_.price_per_hour > 0) line.emplace_back("cost_4m_tokens", rates.cost_per_4m_tokens);
+  if (priced_) line.emplace_back("cost_4m_tokens", rates.cost_per_4m_tokens);
   if (held_out) line.emplace_back("held_out_loss", *held_out);
   log_.append(line);
   compare(numbers);
@@ -195,8 +197,7 @@ void Report::finish(std::optional<double> held_out, const std::string& written) 
     text += format("; %.0f tokens/s, %.3g FLOP/s a machine", rates.tokens_per_second, rates.mfpi);
   }
   if (rates.mfu > 0) text += format(", %.0f %% of what matrix products reach", 100 * rates.mfu);
-  if (options_.price_per_hour > 0)
-    text += format("; 4 M tokens cost %.4g", rates.cost_per_4m_tokens);
+  if (priced_) text += format("; 4 M tokens cost %.4g", rates.cost_per_4m_tokens);
   say("done", text);
   say("spikes", format("%ld of the gradient's norm%s", spikes.spikes(),
                        spikes.ended().empty() ? ""

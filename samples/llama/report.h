@@ -19,9 +19,11 @@ namespace llama {
 /// Shows lines, and fills the run folder. Every rank has one and calls it alike.
 class Report {
  public:
-  /// @param trainer  outlives it
-  /// @param alone    the first steps of one process, to compare with; may be none
-  Report(const Options& options, Trainer& trainer, std::vector<StepNumbers> alone);
+  /// @param trainer         outlives it
+  /// @param alone           the first steps of one process, to compare with; may be none
+  /// @param price_per_hour  of a machine; 0: not known
+  Report(const Options& options, Trainer& trainer, std::vector<StepNumbers> alone,
+         double price_per_hour);
 
   /// After a step. Now and then it asks for the loss of the held-out text; not after the last step,
   /// which the pictures show, and which therefore is one of training.
@@ -44,6 +46,7 @@ class Report {
   smp::ThroughputMeter meter_;
   smp::ProgressLine progress_;
   const std::vector<StepNumbers> alone_;
+  const bool priced_;
   std::size_t compared_ = 0;
   double difference_ = 0;  // relative, the largest
 };

@@ -223,6 +223,8 @@ std::vector<ConfigKey> step_keys() {
       "a list of finite numbers, one per microbatch", [](const std::vector<double>& values) {
         return std::all_of(values.begin(), values.end(), [](double w) { return std::isfinite(w); });
       }};
+  const Rule<double> price{"0, or a number above 0",
+                           [](double value) { return std::isfinite(value) && value >= 0; }};
   return {
       SMP_KEY(delayed_parameter_initialization, any_boolean(),
               "whether smp::delay_param_initialization has an effect"),
@@ -235,6 +237,9 @@ std::vector<ConfigKey> step_keys() {
       SMP_KEY(loss_weights, weights, "the weights for loss = weights"),
       SMP_KEY(broadcast_outputs, any_boolean(),
               "whether the outputs of a step reach every stage, or only the first"),
+      SMP_KEY(price_per_hour, price,
+              "price of one machine an hour, in any currency, from which programs tell what their "
+              "tokens cost; 0: not known"),
   };
 }
 
