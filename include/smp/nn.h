@@ -9,6 +9,7 @@
 
 #include "smp/nn/activation.h"
 #include "smp/nn/any.h"
+#include "smp/nn/attention_core.h"
 #include "smp/nn/container.h"
 #include "smp/nn/conv.h"
 #include "smp/nn/decoder_layer.h"

@@ -5,6 +5,7 @@
 #include "smp/detail/tensor_parallelism.h"
 #include "smp/tp/batch_primitives.h"
 #include "smp/tp/chunked_cross_entropy.h"
+#include "smp/tp/distributed_attention_core.h"
 #include "smp/tp/distributed_decoder_layer.h"
 #include "smp/tp/distributed_embedding.h"
 #include "smp/tp/distributed_gated_mlp.h"

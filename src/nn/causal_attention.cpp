@@ -17,6 +17,17 @@ at::Tensor causal_mask(std::int64_t begin, std::int64_t tokens, std::optional<st
   return window ? causal.logical_and(distance < *window) : causal;
 }
 
+void check_heads(const AttentionHeads& heads) {
+  const auto& [query, key, value] = heads;
+  const bool fit = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 &&
+                   query.size(-1) == key.size(-1) && key.size(1) == value.size(1) &&
+                   key.size(2) == value.size(2) && key.size(1) > 0 &&
+                   query.size(1) % key.size(1) == 0;
+  SMP_REQUIRE(fit, "attention: queries are ", query.sizes(), ", keys ", key.sizes(), ", values ",
+              value.sizes(),
+              "; expected [B, H, T, D], [B, K, S, D] and the same, where K divides H");
+}
+
 }  // namespace
 
 at::Tensor causal_mask_for(const at::Tensor& rows, const at::Tensor& tokens,
@@ -34,18 +45,28 @@ at::Tensor causal_mask_for(const at::Tensor& rows, const at::Tensor& tokens,
   return causal.logical_and(tokens.to(at::kBool).unsqueeze(1)).logical_or(itself).unsqueeze(1);
 }
 
-at::Tensor causal_attention(const AttentionHeads& heads, const at::Tensor& mask, double dropout,
-                            bool is_causal) {
+at::Tensor attention(const AttentionHeads& heads, const at::Tensor& mask, double dropout,
+                     bool is_causal) {
+  check_heads(heads);
+  SMP_REQUIRE(!is_causal || !mask.defined(),
+              "attention: is_causal together with a mask, of which LibTorch's kernels make "
+              "different things; let the mask alone say whom a query sees");
   const auto& query = heads.query;
   const auto group = query.size(1) / heads.key.size(1);
+  const auto given = mask.defined() ? std::optional(mask) : std::nullopt;
+  // LibTorch's fast kernel on CPUs gives a mask no gradient, without a word.
+  if (mask.defined() && mask.requires_grad()) {
+    return std::get<0>(at::_scaled_dot_product_attention_math(query, heads.key, heads.value, given,
+                                                              dropout, is_causal, std::nullopt,
+                                                              std::nullopt, group > 1));
+  }
   // On CUDA a mask beside enable_gqa leaves LibTorch only the kernel that keeps all scores.
   const bool repeats = group > 1 && mask.defined() && query.is_cuda();
   const auto shared = [&](const at::Tensor& of_group) {
     return repeats ? of_group.repeat_interleave(group, 1) : of_group;
   };
-  return at::scaled_dot_product_attention(query, shared(heads.key), shared(heads.value),
-                                          mask.defined() ? std::optional(mask) : std::nullopt,
-                                          dropout, is_causal && !mask.defined(), std::nullopt,
+  return at::scaled_dot_product_attention(query, shared(heads.key), shared(heads.value), given,
+                                          dropout, is_causal, std::nullopt,
                                           /*enable_gqa=*/group > 1 && !repeats);
 }
 

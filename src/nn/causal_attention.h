@@ -25,11 +25,9 @@ struct AttentionHeads {
 at::Tensor causal_mask_for(const at::Tensor& rows, const at::Tensor& tokens,
                            const std::optional<std::int64_t>& window, std::int64_t begin = 0);
 
-/// Attends from each token to those before it and to itself: [B, H, T, D].
-/// @param mask       of causal_mask_for()
-/// @param dropout    of weights of the attention
-/// @param is_causal  without a mask: false where every key may be seen
-at::Tensor causal_attention(const AttentionHeads& heads, const at::Tensor& mask, double dropout,
-                            bool is_causal = true);
+/// Attends from each query to the keys, as AttentionCore says: [B, H, T, D].
+/// @param dropout  of weights of the attention
+at::Tensor attention(const AttentionHeads& heads, const at::Tensor& mask, double dropout,
+                     bool is_causal);
 
 }  // namespace smp::nn

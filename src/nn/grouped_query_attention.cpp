@@ -60,10 +60,12 @@ GroupedQueryAttentionImpl::GroupedQueryAttentionImpl(const GroupedQueryAttention
   k_proj = register_module("k_proj", projection(options.width(), shared, options.bias()));
   v_proj = register_module("v_proj", projection(options.width(), shared, options.bias()));
   o_proj = register_module("o_proj", projection(inner, options.width(), options.output_bias()));
-  if (!options.qk_norm_eps()) return;
-  const auto norm = RMSNormOptions(size).eps(*options.qk_norm_eps());
-  q_norm = register_module("q_norm", RMSNorm(norm));
-  k_norm = register_module("k_norm", RMSNorm(norm));
+  if (options.qk_norm_eps()) {
+    const auto norm = RMSNormOptions(size).eps(*options.qk_norm_eps());
+    q_norm = register_module("q_norm", RMSNorm(norm));
+    k_norm = register_module("k_norm", RMSNorm(norm));
+  }
+  core = register_module("core", AttentionCore(options.dropout()));
 }
 
 void GroupedQueryAttentionImpl::pretty_print(std::ostream& stream) const {
@@ -92,8 +94,7 @@ GroupedQueryAttentionImpl::Heads GroupedQueryAttentionImpl::heads_of(const at::T
 
 at::Tensor GroupedQueryAttentionImpl::attended(const Heads& heads, const at::Tensor& mask,
                                                bool is_causal) {
-  const auto mixed = causal_attention({heads.query, heads.key, heads.value}, mask,
-                                      is_training() ? options.dropout() : 0.0, is_causal);
+  const auto mixed = core(heads.query, heads.key, heads.value, mask, is_causal && !mask.defined());
   return o_proj(mixed.transpose(1, 2).flatten(2));
 }
 

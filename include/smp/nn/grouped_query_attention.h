@@ -14,6 +14,7 @@
 #include <ostream>
 
 #include "smp/detail/export.h"
+#include "smp/nn/attention_core.h"
 #include "smp/nn/key_value_cache.h"
 #include "smp/nn/linear.h"
 #include "smp/nn/rms_norm.h"
@@ -56,8 +57,7 @@ struct GroupedQueryAttentionOptions {
 /// arXiv 2305.13245). Its parameters have the names of Hugging Face's: q_proj [H·D, W], k_proj and
 /// v_proj [K·D, W], o_proj [W, H·D], q_norm and k_norm [D].
 ///
-/// Attention goes through LibTorch's scaled_dot_product_attention, which makes no matrix of scores
-/// where its fast kernels take the inputs. A mask is made where it is used, and only if there is a
+/// A mask is made where it is used, and only if there is a
 /// window or a key to leave out: kernels disagree on what a mask together with `is_causal` means.
 class SMP_API GroupedQueryAttentionImpl : public torch::nn::Module {
  public:
@@ -89,6 +89,7 @@ class SMP_API GroupedQueryAttentionImpl : public torch::nn::Module {
   const GroupedQueryAttentionOptions options;
   Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
   RMSNorm q_norm{nullptr}, k_norm{nullptr};  ///< with `qk_norm_eps`
+  AttentionCore core{nullptr};
 
  private:
   struct Heads {

@@ -138,9 +138,9 @@ class SMP_API DistributedAttentionLayerImpl : public DistributedModule {
   at::Tensor block(const at::Tensor& hidden, const at::Tensor& mask,
                    const at::Tensor& cross_states);
   std::vector<at::Tensor> projected(const at::Tensor& hidden, const at::Tensor& cross_states);
-  at::Tensor attend(const std::vector<at::Tensor>& channels, const at::Tensor& mask) const;
-  at::Tensor scores_of(const at::Tensor& queries, const at::Tensor& keys,
-                       const at::Tensor& mask) const;
+  at::Tensor attend(const std::vector<at::Tensor>& channels, const at::Tensor& mask);
+  at::Tensor added_to_scores(const at::Tensor& queries, const at::Tensor& keys,
+                             const at::Tensor& mask) const;
   at::Tensor heads_of(const at::Tensor& channels) const;
   at::Tensor keys_of(const at::Tensor& channels) const;
   std::shared_ptr<Parts> parts_;

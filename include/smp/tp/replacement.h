@@ -16,6 +16,7 @@
 #include "smp/detail/call.h"
 #include "smp/detail/export.h"
 #include "smp/detail/signature.h"
+#include "smp/error.h"
 #include "smp/tp/distributed_module.h"
 
 namespace smp {
@@ -84,6 +85,9 @@ struct ReplacementHooks {
 
 namespace detail {
 
+/// Checks a rule for modules of class `original`. @throws UsageError  `holds` is false.
+SMP_API void require_of_rule(bool holds, const std::type_info& original, const char* problem);
+
 /// A distributed module that answers calls of forward of another class.
 template <class Original, class Distributed>
 class ForwardStandIn final : public StandIn {
@@ -93,29 +97,75 @@ class ForwardStandIn final : public StandIn {
  public:
   ForwardStandIn(std::shared_ptr<Distributed> distributed, const Hooks& hooks)
       : distributed_(std::move(distributed)), hooks_(hooks) {}
-  Packet run(const CallEntry&, Packet& arguments) override {
+  Packet run(const CallEntry& entry, Packet& arguments) override {
+    const auto given = given_.find(&entry);
+    const auto count = given != given_.end() ? given->second : count_of(entry, arguments);
+    return run_with(count, arguments, std::make_index_sequence<kArguments + 1>());
+  }
+  torch::nn::Module& module() noexcept override { return *distributed_; }
+
+ private:
+  static constexpr std::size_t kArguments = std::tuple_size_v<typename Types::Arguments>;
+
+  /// Reads the first arguments, and nothing else is there.
+  template <std::size_t... I>
+  static auto read(Packet& arguments, std::index_sequence<I...>) {
     Reader in(arguments);
-    auto values = read(in, static_cast<typename Types::Arguments*>(nullptr));
+    std::tuple<std::tuple_element_t<I, typename Types::Arguments>...> values{
+        in.get<std::tuple_element_t<I, typename Types::Arguments>>()...};
     in.finish();
+    return values;
+  }
+  template <std::size_t kCount>
+  static bool has(Packet arguments) {
+    try {
+      read(arguments, std::make_index_sequence<kCount>());
+      return true;
+    } catch (const InternalError&) {
+      return false;
+    }
+  }
+  /// A call leaves out arguments that have defaults; how many are there is looked up once.
+  std::size_t count_of(const CallEntry& entry, const Packet& arguments) {
+    std::size_t count = kArguments;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      static_cast<void>(
+          ((has<kArguments - I>(arguments) && (count = kArguments - I, true)) || ...));
+    }
+    (std::make_index_sequence<kArguments + 1>());
+    given_[&entry] = count;
+    return count;
+  }
+  template <std::size_t... I>
+  Packet run_with(std::size_t count, Packet& arguments, std::index_sequence<I...>) {
+    Packet answer;
+    static_cast<void>(((I == count && (answer = run_with<I>(arguments), true)) || ...));
+    return answer;
+  }
+  template <std::size_t kCount>
+  Packet run_with(Packet& arguments) {
+    auto values = read(arguments, std::make_index_sequence<kCount>());
     Writer out;
     out.put<typename Types::Result>(result_of(std::apply(
         [this](auto&... value) -> typename Types::Given { return forward(value...); }, values)));
     return std::move(out).take();
   }
-  torch::nn::Module& module() noexcept override { return *distributed_; }
-
- private:
-  template <class... A>
-  static std::tuple<A...> read(Reader& in, std::tuple<A...>*) {
-    return std::tuple<A...>{in.get<A>()...};
-  }
   template <class... A>
   typename Types::Given forward(A&... values) {
-    if constexpr (Types::kSameArguments) {
+    constexpr bool kAll = sizeof...(A) == kArguments;
+    if constexpr (requires { distributed_->forward(values...); }) {
       if (!hooks_.forward) return distributed_->forward(values...);
     }
-    return std::apply([this](auto&&... given) { return distributed_->forward(given...); },
-                      hooks_.forward(values...));
+    if constexpr (kAll) {
+      return std::apply([this](auto&&... given) { return distributed_->forward(given...); },
+                        hooks_.forward(values...));
+    } else {
+      require_of_rule(
+          false, typeid(Original),
+          "a call leaves out arguments that have defaults, which the distributed module "
+          "does not know; give them all");
+      throw InternalError("require_of_rule() has thrown");
+    }
   }
   typename Types::Result result_of(typename Types::Given given) {
     if constexpr (Types::kSameResult) {
@@ -126,10 +176,8 @@ class ForwardStandIn final : public StandIn {
 
   const std::shared_ptr<Distributed> distributed_;
   const Hooks hooks_;
+  std::map<const CallEntry*, std::size_t> given_;  // arguments, by method and signature
 };
-
-/// Checks a rule for modules of class `original`. @throws UsageError  `holds` is false.
-SMP_API void require_of_rule(bool holds, const std::type_info& original, const char* problem);
 
 template <class Original, class Distributed>
 void require_hooks(const ReplacementHooks<Original, Distributed>& hooks) {

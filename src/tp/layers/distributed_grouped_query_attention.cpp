@@ -5,7 +5,7 @@
 
 #include "nn/causal_attention.h"
 #include "smp/tp/batch_primitives.h"
-#include "tp/group/own_dropout.h"
+#include "smp/tp/distributed_attention_core.h"
 #include "tp/group/tensor_parallel.h"
 #include "tp/slices/block_layout.h"
 #include "tp/slices/block_products.h"
@@ -53,6 +53,7 @@ struct DistributedGroupedQueryAttentionImpl::Parts {
   RotaryEmbeddingImpl rotary;
   tp::SplitLinear query{nullptr}, key{nullptr}, value{nullptr}, output{nullptr};
   tp::SplitRmsNorm query_norm{nullptr}, key_norm{nullptr}, none{nullptr};
+  DistributedAttentionCore core{nullptr};
 };
 
 DistributedGroupedQueryAttentionImpl::DistributedGroupedQueryAttentionImpl(
@@ -69,12 +70,14 @@ DistributedGroupedQueryAttentionImpl::DistributedGroupedQueryAttentionImpl(
   own.output = register_module(
       "o_proj",
       tp::SplitLinear(*whole.o_proj, tp::cut_of_second(own.layout, own.heads.queries()), keep));
-  if (whole.q_norm.is_empty()) return;
-  const auto norm = [&](const char* name, const RMSNorm& of_heads) {
-    return register_module(name, tp::SplitRmsNorm(*of_heads, tp::Layout::kSpeed, keep));
-  };
-  own.query_norm = norm("q_norm", whole.q_norm);
-  own.key_norm = norm("k_norm", whole.k_norm);
+  if (!whole.q_norm.is_empty()) {
+    const auto norm = [&](const char* name, const RMSNorm& of_heads) {
+      return register_module(name, tp::SplitRmsNorm(*of_heads, tp::Layout::kSpeed, keep));
+    };
+    own.query_norm = norm("q_norm", whole.q_norm);
+    own.key_norm = norm("k_norm", whole.k_norm);
+  }
+  own.core = register_module("core", DistributedAttentionCore(options.dropout()));
 }
 
 DistributedGroupedQueryAttentionImpl::DistributedGroupedQueryAttentionImpl(
@@ -148,8 +151,6 @@ at::Tensor DistributedGroupedQueryAttentionImpl::attend(const std::vector<at::Te
                                                         const at::Tensor& positions,
                                                         const at::Tensor& tokens) {
   auto& own = *parts_;
-  const double dropout = is_training() ? options.dropout() : 0;
-  const tp::OwnNumbers numbers(dropout > 0 && !channels[0].is_meta());
   const auto size = options.rotary().head_dim(), real = own.heads.real_heads();
   const auto padding = channels[0].size(-1) - real * size;
   const auto real_channels = channels[0].narrow(-1, 0, real * size);
@@ -163,10 +164,10 @@ at::Tensor DistributedGroupedQueryAttentionImpl::attend(const std::vector<at::Te
                                          own.heads_of(channels[1], own.key_norm), positions);
   // A view would keep the queries and keys beside which they were made.
   const auto values = own.heads_of(channels[2], own.none).contiguous();
-  const AttentionHeads heads{std::get<0>(turned), keys_for_heads(std::get<1>(turned), own.heads),
-                             keys_for_heads(values, own.heads)};
+  const auto mask = causal_mask_for(channels[0], tokens, options.window());
   const auto mixed =
-      causal_attention(heads, causal_mask_for(channels[0], tokens, options.window()), dropout)
+      own.core(std::get<0>(turned), keys_for_heads(std::get<1>(turned), own.heads),
+               keys_for_heads(values, own.heads), mask, /*is_causal=*/!mask.defined())
           .transpose(1, 2)
           .flatten(2);
   return padding == 0 ? mixed : at::constant_pad_nd(mixed, {0, padding});

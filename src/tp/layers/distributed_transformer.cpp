@@ -4,10 +4,10 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
 #include <limits>
 
 #include "base/check.h"
+#include "smp/tp/distributed_attention_core.h"
 #include "tp/group/own_dropout.h"
 #include "tp/group/tensor_parallel.h"
 #include "tp/slices/block_products.h"
@@ -131,6 +131,7 @@ struct DistributedAttentionLayerImpl::Parts {
   const tp::HeadShare heads;
   Norms norms;
   tp::SplitLinear query{nullptr}, key{nullptr}, value{nullptr}, dense{nullptr};
+  DistributedAttentionCore core{nullptr};
 };
 
 DistributedAttentionLayerImpl::DistributedAttentionLayerImpl(const AttentionLayerOptions& with)
@@ -150,6 +151,7 @@ DistributedAttentionLayerImpl::DistributedAttentionLayerImpl(const AttentionLaye
   own.dense = register_module(
       "dense", tp::second_product(own.layout, channels, hidden, own.heads.queries(), deviation));
   own.norms.register_last(*this);
+  own.core = register_module("core", DistributedAttentionCore(options.attention_dropout_prob));
 }
 
 DistributedAttentionLayerImpl::~DistributedAttentionLayerImpl() = default;
@@ -228,36 +230,42 @@ at::Tensor DistributedAttentionLayerImpl::keys_of(const at::Tensor& channels) co
   return keys.index_select(1, numbers.to(keys.device()));
 }
 
-at::Tensor DistributedAttentionLayerImpl::scores_of(const at::Tensor& queries,
-                                                    const at::Tensor& keys,
-                                                    const at::Tensor& mask) const {
-  const auto scale = std::sqrt(static_cast<double>(options.attention_head_size));
-  auto scores = at::matmul(queries, keys.transpose(-1, -2)) / scale;
+/// Returns what is added to the scores of queries [.., L, D] and keys [.., S, D] where it is more
+/// than being causal: broadcasting to [T·B, heads, L, S]; undefined for nothing.
+at::Tensor DistributedAttentionLayerImpl::added_to_scores(const at::Tensor& queries,
+                                                          const at::Tensor& keys,
+                                                          const at::Tensor& mask) const {
+  const auto length = queries.size(2);
   if (options.causal_mask_size) {
-    const auto longest = *options.causal_mask_size, length = queries.size(2);
+    const auto longest = *options.causal_mask_size;
     SMP_REQUIRE(length <= longest, kAttention, ": a sequence of ", length,
                 " positions, but causal_mask_size is ", longest, "; raise it");
-    const auto later = at::ones({length, keys.size(2)}, scores.options().dtype(at::kBool)).triu(1);
-    scores = scores.masked_fill(later, -std::numeric_limits<double>::infinity());
   }
-  if (!mask.defined()) return scores;
+  if (!mask.defined()) return {};
   SMP_REQUIRE(mask.dim() < 3 || mask.size(-3) == 1, "DistributedAttentionLayer: a mask of shape ",
               mask.sizes(), "; expected [B or 1, 1, 1, S]: it is one for all heads, of which each ",
               "rank has a part (biases that differ from head to head, such as ALiBi's, need an "
               "attention that is not spread)");
-  return scores + mask;
+  const auto added = at::atleast_2d(mask).to(queries.scalar_type());
+  if (!options.causal_mask_size) return added;
+  const auto later = at::ones({length, keys.size(2)}, added.options().dtype(at::kBool)).triu(1);
+  return added.masked_fill(later, -std::numeric_limits<double>::infinity());
 }
 
 /// Returns the output of this rank's heads for all ranks' samples: [T·B, S, ceil(A/T)·D]. Padding
 /// heads are not computed; they are zero.
 at::Tensor DistributedAttentionLayerImpl::attend(const std::vector<at::Tensor>& channels,
-                                                 const at::Tensor& mask) const {
-  const auto& share = parts_->heads;
-  const auto queries = heads_of(channels[0]).narrow(1, 0, share.real_heads());
+                                                 const at::Tensor& mask) {
+  auto& own = *parts_;
+  const auto queries = heads_of(channels[0]).narrow(1, 0, own.heads.real_heads());
   const auto keys = keys_of(channels[1]), values = keys_of(channels[2]);
-  const auto probabilities = tp::own_dropout(at::softmax(scores_of(queries, keys, mask), -1),
-                                             options.attention_dropout_prob, is_training());
-  const auto mixed = at::matmul(probabilities, values).transpose(1, 2).flatten(2);
+  const auto added = added_to_scores(queries, keys, mask);
+  const bool is_causal = options.causal_mask_size.has_value() && !added.defined();
+  // Of no heads all inputs are used too, so that their backwards run as on other ranks.
+  const auto heads = own.heads.real_heads() > 0
+                         ? own.core(queries, keys, values, added, is_causal)
+                         : at::matmul(at::matmul(queries, keys.transpose(-1, -2)), values);
+  const auto mixed = heads.transpose(1, 2).flatten(2);
   const auto padding = channels[0].size(-1) - mixed.size(-1);
   return padding == 0 ? mixed : at::constant_pad_nd(mixed, {0, padding});
 }

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "module/replace_contents.h"
 #include "smp/detail/routed.h"
+#include "smp/nn/attention_core.h"
 #include "smp/tp/distributed_decoder_layer.h"
 #include "smp/tp/distributed_embedding.h"
 #include "smp/tp/distributed_gated_mlp.h"
@@ -127,22 +128,39 @@ class Replacing {
     if (!rows.back().obstacle.empty()) return false;
     refuse_marks_below(routed, path);
     routed.smp_stand_in = made(routed, path, rule->second);
+    hand_over_marks(routed, *routed.smp_stand_in);
     take_over(routed.smp_module(), path, *routed.smp_stand_in);
     return true;
   }
 
-  /// What runs calls of parts in its own way, to compute them again, say, would be lost: a stand-in
-  /// calls parts of its own.
+  /// True if calls of `part` run in their own way, to be computed again, say.
+  static bool is_wrapped(const torch::nn::Module& part) {
+    const auto* const routed = dynamic_cast<const RoutedBase*>(&part);
+    return routed != nullptr && routed->smp_wrapper != nullptr;
+  }
+  /// What runs calls of parts in its own way would be lost: a stand-in calls parts of its own. But
+  /// a core has its counterpart there.
   static void refuse_marks_below(RoutedBase& routed, const std::string& path) {
     if (routed.smp_wrapper != nullptr) return;  // and so the calls of all in it
     for (const auto& item : routed.smp_module().named_modules("", /*include_self=*/false)) {
-      const auto* const part = dynamic_cast<const RoutedBase*>(item.value().get());
-      SMP_REQUIRE_AS(UnsupportedError, part == nullptr || part->smp_wrapper == nullptr, "module '",
+      if (dynamic_cast<const nn::AttentionCoreImpl*>(item.value().get()) != nullptr) continue;
+      SMP_REQUIRE_AS(UnsupportedError, !is_wrapped(*item.value()), "module '",
                      path.empty() ? "<root>" : path, "' (", routed.smp_type_name(),
                      ") is spread over ranks as one, and its '", item.key(),
                      "' is marked by "
                      "smp::set_activation_checkpointing, which nothing would follow; mark '",
                      path.empty() ? "<root>" : path, "' itself, or do not spread it");
+    }
+  }
+
+  static void hand_over_marks(RoutedBase& routed, StandIn& stand_in) {
+    const auto parts = stand_in.module().named_modules("", /*include_self=*/false);
+    for (const auto& item : routed.smp_module().named_modules("", /*include_self=*/false)) {
+      const auto* const part = dynamic_cast<const RoutedBase*>(item.value().get());
+      const auto* const counterpart = parts.find(item.key());
+      if (part == nullptr || part->smp_wrapper == nullptr || counterpart == nullptr) continue;
+      auto* const own = dynamic_cast<RoutedBase*>(counterpart->get());
+      if (own != nullptr) own->smp_wrapper = part->smp_wrapper;
     }
   }
 

@@ -453,6 +453,37 @@ TEST(Replacement, LosesNoMarkOfWhatIsComputedAgain) {
             config_of(2), {1});
 }
 
+/// Those that a call leaves out are the defaults of the layer that stands in.
+TEST(Replacement, TakesCallsThatLeaveOutArguments) {
+  std::vector<double> sums(2);
+  for (const int ranks : {1, 2}) {
+    run_local(
+        ranks,
+        [&] {
+          torch::manual_seed(3);
+          nn::GroupedQueryAttention layer(nn::GroupedQueryAttentionOptions(8, 2));
+          layer->to(torch::kDouble);
+          set_tensor_parallelism(layer);
+          DistributedModel model(layer);
+          const auto x = at::arange(48, at::kDouble).view({2, 3, 8}).sin();
+          const auto positions = at::arange(3) + 1;
+          auto run = step([&](const at::Tensor& rows) {
+            const auto all = model(rows, positions, at::Tensor());
+            return model(rows).sum() + 2 * model(rows, positions).sum() + 4 * all.sum();
+          });
+          const auto sum = run(x).reduce_sum().item<double>();
+          if (rank() == 0) sums[static_cast<std::size_t>(ranks - 1)] = sum;
+        },
+        [&] {
+          auto config = config_of(ranks);
+          config.prescaled_batch = ranks > 1;
+          return config;
+        }(),
+        {1});
+  }
+  EXPECT_NEAR(sums[0], sums[1], 1e-12 * std::abs(sums[0]));
+}
+
 TEST(Replacement, DoesNothingOnOneRankOfAGroup) {
   run_local(2,
             [] {

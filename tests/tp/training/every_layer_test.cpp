@@ -15,7 +15,7 @@
 namespace smp::tp {
 namespace every_layer {
 
-enum class Again { kNothing, kAll, kAllButProducts, kAttentions };
+enum class Again { kNothing, kAll, kAllButProducts, kAttentions, kCores };
 
 struct Way {
   int ranks, pp, tp;
@@ -37,6 +37,7 @@ struct Way {
     config.microbatches = kMicrobatches;
     config.prescaled_batch = prescaled;
     config.checkpoint_attentions = again == Again::kAttentions;
+    if (again == Again::kCores) config.checkpoint_modules = "DistributedAttentionCore";
     config.static_mode = static_mode;
     config.shard_optimizer_state = shard;
     config.precision = precision;
@@ -47,7 +48,7 @@ struct Way {
 
 void PrintTo(const Way& way, std::ostream* out) {
   static const char* const kAgain[] = {"", ", all again", ", all but products again",
-                                       ", attentions again"};
+                                       ", attentions again", ", cores of attention again"};
   *out << way.ranks << " ranks, pp " << way.pp << ", tp " << way.tp << ", " << way.optimize
        << (way.prescaled ? ", prescaled" : "") << kAgain[static_cast<int>(way.again)]
        << (way.delayed ? ", delayed" : "") << (way.static_mode ? ", static" : "")
@@ -160,7 +161,8 @@ TEST(EveryLayer, IsThatOfOneProcess) {
 }
 
 TEST(EveryLayer, IsThatOfOneProcessIfItIsComputedAgain) {
-  for (const auto again : {Again::kAll, Again::kAllButProducts, Again::kAttentions}) {
+  for (const auto again :
+       {Again::kAll, Again::kAllButProducts, Again::kAttentions, Again::kCores}) {
     expect_as_one_process({{2, 1, 2, "speed", false, again},
                            {4, 2, 2, "memory", false, again},
                            {2, 1, 2, "sequence", true, again},
