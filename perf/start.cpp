@@ -168,7 +168,7 @@ void on_first_rank(const std::function<void()>& action) {
 /// Writes the model's file a tensor at a time: a model that was whole here would leave memory that
 /// is used again.
 void write_file(const Shape& shape, const std::string& path) {
-  std::vector<checkpoint::TensorInfo> infos;
+  std::vector<checkpoints::TensorInfo> infos;
   for (int block = 0; block < kBlocks; ++block) {
     for (int layer = 0; layer < shape.layers; ++layer) {
       const auto name = base::concat(block, ".", layer);
@@ -176,7 +176,7 @@ void write_file(const Shape& shape, const std::string& path) {
       infos.push_back({name + ".bias", at::kFloat, {shape.width}});
     }
   }
-  checkpoint::SafetensorsWriter writer(path, infos, {});
+  checkpoints::SafetensorsWriter writer(path, infos, {});
   for (std::size_t i = 0; i < infos.size(); ++i) writer.write(i, at::randn(infos[i].sizes));
   writer.commit();
 }

@@ -9,7 +9,7 @@
 #include "base/text/utf8.h"
 #include "config/json.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 std::pair<std::vector<std::size_t>, Aliases> find_aliases(const StateDict& dict) {
   using Key = std::tuple<const void*, c10::ScalarType, std::vector<std::int64_t>,
@@ -65,4 +65,4 @@ Aliases take_aliases(Metadata& metadata, const std::string& name) {
   return aliases;
 }
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

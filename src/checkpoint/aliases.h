@@ -9,7 +9,7 @@
 #include "checkpoint/safetensors_header.h"
 #include "smp/state_dict.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 /// The key of the __metadata__ entry that lists further names of a tensor, as in {"lm_head.weight":
 /// "shared.weight"}.
@@ -29,4 +29,4 @@ void put_aliases(const Aliases& aliases, Metadata& metadata);
 /// @throws UsageError  the entry is no JSON object of texts.
 Aliases take_aliases(Metadata& metadata, const std::string& name);
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

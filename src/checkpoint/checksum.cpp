@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
@@ -100,4 +100,4 @@ std::uint64_t checksum(const void* data, std::size_t size, std::uint64_t seed) n
   return Checksum(seed).add(data, size).value();
 }
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 /// The 64-bit xxHash (XXH64) of bytes that come in parts. It detects accidental damage, not
 /// tampering.
@@ -29,4 +29,4 @@ class Checksum {
 /// Returns that of `size` bytes.
 std::uint64_t checksum(const void* data, std::size_t size, std::uint64_t seed = 0) noexcept;
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

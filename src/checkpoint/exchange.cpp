@@ -20,7 +20,7 @@
 #include "d2d/tensors/value_hash.h"
 #include "smp/codec.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace {
 
 constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
@@ -456,4 +456,4 @@ void agree(const d2d::Communicator& ranks, const std::exception_ptr& own_problem
   }
 }
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -15,7 +15,7 @@
 #include "d2d/collectives/communicator.h"
 #include "smp/error.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 /// The tensors that one rank can give to others.
 struct Offer {
@@ -103,7 +103,7 @@ class Exchange {
                const std::function<at::Tensor(std::size_t)>& place = {});
 
   void agree(const std::exception_ptr& own_problem) const {
-    checkpoint::agree(ranks_, own_problem, what_);
+    checkpoints::agree(ranks_, own_problem, what_);
   }
 
  private:
@@ -132,4 +132,4 @@ class Exchange {
   bool compared_ = false;
 };
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

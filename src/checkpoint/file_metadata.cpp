@@ -5,7 +5,7 @@
 #include "checkpoint/aliases.h"
 #include "checkpoint/safetensors_file.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 Metadata with_format(Metadata metadata, const char* what) {
   for (const char* own : {kAliasKey, kChecksumKey}) {
@@ -17,4 +17,4 @@ Metadata with_format(Metadata metadata, const char* what) {
   return metadata;
 }
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

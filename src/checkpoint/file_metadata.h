@@ -3,11 +3,11 @@
 
 #include "checkpoint/safetensors_header.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 /// Returns `metadata` with the format that Python's tools ask for: "pt" means tensors of PyTorch.
 /// @param what  the operation, for messages
 /// @throws UsageError  an entry has a name that this library writes itself.
 Metadata with_format(Metadata metadata, const char* what);
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "d2d/tensors/value_hash.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace {
 
 at::Tensor plain_row(const at::Tensor& tensor, c10::ScalarType type) {
@@ -60,4 +60,4 @@ std::optional<Difference> first_difference(const at::Tensor& first, const at::Te
   return found;
 }
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

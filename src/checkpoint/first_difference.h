@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 /// One element of two tensors.
 struct Difference {
@@ -23,4 +23,4 @@ struct Difference {
                                                          const at::Tensor& second,
                                                          c10::ScalarType type);
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

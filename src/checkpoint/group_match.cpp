@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace {
 
 using Groups = std::vector<ParameterGroup>;
@@ -138,4 +138,4 @@ std::vector<std::size_t> match_groups(const Groups& saved, const Groups& own) {
   return match_by_names(saved, own);
 }
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 /// A group of an optimizer's parameters, as names tell of it.
 struct ParameterGroup {
@@ -27,4 +27,4 @@ struct ParameterGroup {
 std::vector<std::size_t> match_groups(const std::vector<ParameterGroup>& saved,
                                       const std::vector<ParameterGroup>& own);
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

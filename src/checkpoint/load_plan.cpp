@@ -14,7 +14,7 @@
 #include "d2d/tensors/overlap.h"
 #include "d2d/tensors/tensor_data.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace {
 
 /// Returns, for each of the names of `tensor` that `offer` has, its number there.
@@ -221,4 +221,4 @@ void store(const at::Tensor& tensor, const at::Tensor& values) {
   target.copy_(d2d::unrepeated(tensor, values));
 }
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

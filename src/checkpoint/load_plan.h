@@ -12,7 +12,7 @@
 #include "checkpoint/tensor_info.h"
 #include "smp/state_dict.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 struct LoadPlan {
   /// For each tensor of the module, the index in `offered` of the tensor loaded into it, if any.
@@ -62,4 +62,4 @@ void load_offered(const at::Tensor& tensor, const Offer& offer, std::size_t numb
 /// written once.
 void store(const at::Tensor& tensor, const at::Tensor& values);
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

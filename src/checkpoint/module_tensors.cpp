@@ -5,7 +5,7 @@
 #include <functional>
 #include <unordered_map>
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace {
 
 using Visit = std::function<void(std::string name, const at::Tensor& tensor)>;
@@ -49,4 +49,4 @@ StateDict dict_of(const torch::nn::Module& module, const std::vector<NamedTensor
   return dict;
 }
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -9,7 +9,7 @@
 
 #include "smp/state_dict.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 /// One tensor of a module and all names under which it is registered, in PyTorch's order.
 struct NamedTensor {
@@ -25,4 +25,4 @@ std::vector<NamedTensor> tensors_of(const torch::nn::Module& module);
 StateDict dict_of(const torch::nn::Module& module, const std::vector<NamedTensor>& tensors,
                   const std::vector<at::Tensor>& values);
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

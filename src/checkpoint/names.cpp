@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace {
 
 constexpr const char* kCompiled = "_orig_mod";  // torch.compile's
@@ -100,4 +100,4 @@ std::string name_hint(const std::vector<NamedTensor>& tensors,
   return Names(tensors, offered).hint();
 }
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -7,7 +7,7 @@
 #include "checkpoint/module_tensors.h"
 #include "checkpoint/tensor_info.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 /// Returns `name` without `prefix`, or as it is if it does not begin so.
 std::string without_prefix(const std::string& name, const std::string& prefix);
@@ -20,4 +20,4 @@ std::string without_part(const std::string& name, const std::string& part);
 std::string name_hint(const std::vector<NamedTensor>& tensors,
                       const std::vector<TensorInfo>& offered);
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -14,7 +14,7 @@
 #include "base/memory/file_copy.h"
 #include "checkpoint/checksum.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
@@ -247,4 +247,4 @@ void SafetensorsWriter::commit() {
   file_.commit();
 }
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -17,7 +17,7 @@
 #include "base/replacement_file.h"
 #include "checkpoint/safetensors_header.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 /// The __metadata__ key of the checksums with which our files notice damage: XXH64 in hexadecimal
 /// digits, first of the header with zeros in this place, then of each tensor in the order of the
@@ -92,4 +92,4 @@ class SafetensorsWriter {
   base::ReplacementFile file_;
 };
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/text/excerpt.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace {
 
 using c10::ScalarType;
@@ -365,4 +365,4 @@ std::string SafetensorsHeader::text() const {
   return text;
 }
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -16,7 +16,7 @@
 
 #include "checkpoint/tensor_info.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 using Metadata = std::map<std::string, std::string>;
 
@@ -63,4 +63,4 @@ struct SafetensorsHeader {
   std::string text() const;
 };
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -15,7 +15,7 @@
 #include "checkpoint/slice_notes.h"
 #include "config/json.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace {
 
 namespace fs = std::filesystem;
@@ -211,4 +211,4 @@ std::vector<base::InputFile::Identity> SafetensorsSet::identities() const {
   return all;
 }
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -11,7 +11,7 @@
 #include "checkpoint/aliases.h"
 #include "checkpoint/safetensors_file.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 /// The tensors of a safetensors file, of the files that an index lists
 /// (model.safetensors.index.json of Hugging Face), or of a folder with one of them. Keeps headers
@@ -59,4 +59,4 @@ class SafetensorsSet {
   Aliases aliases_;
 };
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -8,7 +8,7 @@
 #include "config/json.h"
 #include "smp/error.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace {
 
 constexpr const char* kNotes = "DCP_SHARDING_INFO";
@@ -64,4 +64,4 @@ std::string slice_text(const std::string& path) {
       "above");
 }
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -62,7 +62,7 @@ StateDict renamed(const StateDict& dict,
 
 StateDict without_prefix(const StateDict& dict, const std::string& prefix) {
   return renamed(dict,
-                 [&](const std::string& name) { return checkpoint::without_prefix(name, prefix); });
+                 [&](const std::string& name) { return checkpoints::without_prefix(name, prefix); });
 }
 
 StateDict with_prefix(const StateDict& dict, const std::string& prefix) {
@@ -71,7 +71,7 @@ StateDict with_prefix(const StateDict& dict, const std::string& prefix) {
 
 StateDict without_part(const StateDict& dict, const std::string& part) {
   return renamed(dict,
-                 [&](const std::string& name) { return checkpoint::without_part(name, part); });
+                 [&](const std::string& name) { return checkpoints::without_part(name, part); });
 }
 
 }  // namespace smp

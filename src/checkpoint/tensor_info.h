@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 
 struct TensorInfo {
   std::string name;
@@ -27,4 +27,4 @@ struct TensorInfo {
   bool operator==(const TensorInfo&) const = default;
 };
 
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -139,7 +139,7 @@ OriginalSection activations() {
            "ActivationCheckpointing.OfASequentialKeepsItsArgumentsOnly"},
           {"set_activation_checkpointing(strategy)", "`{.strategy = \"contiguous\"}`",
            "of an smp::nn::Sequential", "SelectiveCheckpointing.OverRanksGivesTheSameBits"},
-          {"checkpoint", "`smp::checkpointed(code, arguments...)`", "code or a module",
+          {"checkpoint", "`smp::checkpoint(code, arguments...)`", "code or a module",
            "ActivationCheckpointing.CodeDrawsTheSameNumbers"},
           {"checkpoint_sequential", "`smp::checkpoint_sequential(options, sequential, inputs...)`",
            "of modules on this rank; mark the Sequential for those of others",

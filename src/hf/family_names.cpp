@@ -77,8 +77,8 @@ std::span<const Tie> ties_of(Family family) { return names_of(family).ties; }
 
 std::string canonical(Family family, const std::string& name) {
   constexpr const char* kWrapper = "module.";
-  auto left = checkpoint::without_part(name, "_orig_mod");
-  while (left.starts_with(kWrapper)) left = checkpoint::without_prefix(left, kWrapper);
+  auto left = checkpoints::without_part(name, "_orig_mod");
+  while (left.starts_with(kWrapper)) left = checkpoints::without_prefix(left, kWrapper);
   const auto& names = names_of(family);
   if (family == Family::kBert || family == Family::kRoberta) left = with_new_norms(std::move(left));
   const auto first = left.substr(0, left.find('.'));

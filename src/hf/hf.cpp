@@ -33,12 +33,12 @@ StateDict read(const std::string& path, const NameMap& names) {
 
 SaveReport save(const StateDict& dict, const std::string& folder, const NameMap& names,
                 const SaveOptions& options) {
-  const auto [written, aliases] = checkpoint::find_aliases(dict);
+  const auto [written, aliases] = checkpoints::find_aliases(dict);
   const auto item = [&](std::size_t i) { return dict.begin() + static_cast<std::ptrdiff_t>(i); };
   std::vector<OwnTensor> own;
   for (const std::size_t i : written) {
     const auto& [name, tensor] = *item(i);
-    const auto problem = checkpoint::problem_with_values(name, tensor);
+    const auto problem = checkpoints::problem_with_values(name, tensor);
     SMP_REQUIRE_AS(UnsupportedError, problem.empty(), "hf::save: ", problem);
     own.push_back({{name}, tensor.scalar_type(), tensor.sizes().vec()});
     for (const auto& [alias, of] : aliases) {

@@ -13,7 +13,7 @@
 namespace smp::hf {
 namespace {
 
-using checkpoint::TensorInfo;
+using checkpoints::TensorInfo;
 
 /// Returns what `part` of the tensor `whole` is like. @throws UsageError  it has no such part.
 TensorInfo part_of(const TensorInfo& whole, const Part& part, const std::string& own_name,

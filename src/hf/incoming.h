@@ -28,9 +28,9 @@ class Incoming {
            const std::vector<std::string>& own_names);
 
   /// What the files have under names of the model.
-  const std::vector<checkpoint::TensorInfo>& tensors() const noexcept { return tensors_; }
+  const std::vector<checkpoints::TensorInfo>& tensors() const noexcept { return tensors_; }
   /// What the model should have and has not.
-  const std::vector<checkpoint::TensorInfo>& unexpected() const noexcept { return unexpected_; }
+  const std::vector<checkpoints::TensorInfo>& unexpected() const noexcept { return unexpected_; }
   /// Canonical names of what it need not have.
   const std::vector<std::string>& ignored() const noexcept { return ignored_; }
   /// Reads tensors()[index].
@@ -53,10 +53,10 @@ class Incoming {
 
   std::shared_ptr<const PublishedFiles> files_;
   NameMap names_;
-  std::vector<checkpoint::TensorInfo> tensors_;
+  std::vector<checkpoints::TensorInfo> tensors_;
   std::vector<Source> sources_;
   std::vector<bool> used_;  // by number in the files
-  std::vector<checkpoint::TensorInfo> unexpected_;
+  std::vector<checkpoints::TensorInfo> unexpected_;
   std::vector<std::string> ignored_;
   struct Copy {
     std::size_t number, of;

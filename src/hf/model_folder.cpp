@@ -28,8 +28,8 @@ std::string five_digits(std::size_t number) {
 
 }  // namespace
 
-ModelFolder::ModelFolder(std::string folder, const std::vector<checkpoint::TensorInfo>& tensors,
-                         std::uint64_t shard_bytes, checkpoint::Metadata metadata)
+ModelFolder::ModelFolder(std::string folder, const std::vector<checkpoints::TensorInfo>& tensors,
+                         std::uint64_t shard_bytes, checkpoints::Metadata metadata)
     : folder_(std::move(folder)), metadata_(std::move(metadata)) {
   std::uint64_t in_shard = 0;
   for (const auto& info : tensors) {
@@ -76,7 +76,7 @@ void ModelFolder::write(std::size_t index, const at::Tensor& values) {
   auto& shard = shards_[number];
   if (!shard.writer) {
     SMP_ASSERT(shard.written == 0, shard.name);
-    shard.writer = std::make_unique<checkpoint::SafetensorsWriter>(path(shard.written_as),
+    shard.writer = std::make_unique<checkpoints::SafetensorsWriter>(path(shard.written_as),
                                                                    shard.tensors, metadata_);
   }
   shard.writer->write(place, values);
@@ -102,7 +102,7 @@ std::set<std::string> ModelFolder::old_shards() const {
   std::error_code error;
   for (const auto& item : fs::directory_iterator(folder_, error)) {
     const auto name = item.path().filename().string();
-    const auto own = checkpoint::without_prefix(name, "link-");
+    const auto own = checkpoints::without_prefix(name, "link-");
     if (match(kShard, name) || match(base::concat("new-{}-", kShard), own)) names.insert(name);
   }
   if (!base::file_exists(path(kIndex))) return names;
@@ -151,7 +151,7 @@ void ModelFolder::publish_shards(const std::set<std::string>& old) {
 void ModelFolder::commit(const std::string& config) {
   const auto old = old_shards();
   if (shards_.size() == 1 && shards_[0].tensors.empty()) {
-    shards_[0].writer = std::make_unique<checkpoint::SafetensorsWriter>(
+    shards_[0].writer = std::make_unique<checkpoints::SafetensorsWriter>(
         path(kSingle), shards_[0].tensors, metadata_);
   }
   if (!config.empty()) {

@@ -25,8 +25,8 @@ class ModelFolder {
  public:
   /// Lays out the files; their values follow by write(). Makes the folder.
   /// @throws ResourceError, UnsupportedError  as SafetensorsWriter
-  ModelFolder(std::string folder, const std::vector<checkpoint::TensorInfo>& tensors,
-              std::uint64_t shard_bytes, checkpoint::Metadata metadata);
+  ModelFolder(std::string folder, const std::vector<checkpoints::TensorInfo>& tensors,
+              std::uint64_t shard_bytes, checkpoints::Metadata metadata);
   /// Removes new files, unless commit() was called.
   ~ModelFolder();
   ModelFolder(const ModelFolder&) = delete;
@@ -44,8 +44,8 @@ class ModelFolder {
 
  private:
   struct Shard {
-    std::vector<checkpoint::TensorInfo> tensors;
-    std::unique_ptr<checkpoint::SafetensorsWriter> writer;  // from the first write to the last
+    std::vector<checkpoints::TensorInfo> tensors;
+    std::unique_ptr<checkpoints::SafetensorsWriter> writer;  // from the first write to the last
     std::size_t written = 0;
     std::string name, written_as;
   };
@@ -60,7 +60,7 @@ class ModelFolder {
   void warn_of_others() const;
 
   const std::string folder_;
-  const checkpoint::Metadata metadata_;
+  const checkpoints::Metadata metadata_;
   std::vector<Shard> shards_;
   std::vector<Place> places_;  // by tensor
   std::uint64_t bytes_ = 0;

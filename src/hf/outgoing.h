@@ -20,7 +20,7 @@ struct OwnTensor {
 
 /// A tensor to publish, and the tensors of the model that it consists of.
 struct Joined {
-  checkpoint::TensorInfo info;
+  checkpoints::TensorInfo info;
   std::vector<std::size_t> parts;  ///< numbers of the model's tensors, along axis 0
   bool turned = false;             ///< after that
 };

@@ -50,7 +50,7 @@ std::optional<std::string> PublishedFiles::difference(std::size_t first, std::si
                         c10::IntArrayRef(b.sizes));
   }
   const auto type = c10::promoteTypes(a.dtype, b.dtype);
-  const auto found = checkpoint::first_difference(read(first), read(second), type);
+  const auto found = checkpoints::first_difference(read(first), read(second), type);
   if (!found) return std::nullopt;
   return base::concat("element ", c10::IntArrayRef(found->place), " is ", found->first, " in \"",
                       a.name, "\" and ", found->second, " in \"", b.name, "\"");

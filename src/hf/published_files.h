@@ -26,7 +26,7 @@ class PublishedFiles {
   std::size_t size() const noexcept { return names_.size(); }
   /// The canonical name of tensor `number`.
   const std::string& name(std::size_t number) const { return names_.at(number); }
-  const checkpoint::SafetensorsSet::Entry& entry(std::size_t number) const {
+  const checkpoints::SafetensorsSet::Entry& entry(std::size_t number) const {
     return files_.tensors().at(number);
   }
   /// Returns the number of the tensor of that canonical name, if there is one.
@@ -46,7 +46,7 @@ class PublishedFiles {
  private:
   Family family_;
   std::string path_;
-  checkpoint::SafetensorsSet files_;
+  checkpoints::SafetensorsSet files_;
   std::vector<std::string> names_;
   std::map<std::string, std::size_t, std::less<>> numbers_;
 };

@@ -25,7 +25,7 @@ Publisher::Publisher(const std::vector<OwnTensor>& own, const std::string& folde
                 "hf::save: the NameMap is of another family than the config");
     require_published(all_, *options.config);
   }
-  std::vector<checkpoint::TensorInfo> infos;
+  std::vector<checkpoints::TensorInfo> infos;
   for (std::size_t k = 0; k < all_.size(); ++k) {
     auto& info = all_[k].info;
     if (options.dtype && c10::isFloatingType(info.dtype)) info.dtype = *options.dtype;
@@ -36,7 +36,7 @@ Publisher::Publisher(const std::vector<OwnTensor>& own, const std::string& folde
   }
   if (options.config) config_ = config_text(*options.config, all_);
   folder_.emplace(folder, infos, options.shard_bytes,
-                  checkpoint::with_format(options.metadata, "hf::save"));
+                  checkpoints::with_format(options.metadata, "hf::save"));
 }
 
 void Publisher::write(std::size_t number, const at::Tensor& values) {

@@ -15,7 +15,7 @@
 #include "d2d/wire/simulated_job.h"
 #include "support/refusal.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace exchange_test {
 
 using testing::HasSubstr;
@@ -178,4 +178,4 @@ TEST(Exchange, ComparesAllThatIsGivenForOneTensor) {
 }
 
 }  // namespace exchange_test
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

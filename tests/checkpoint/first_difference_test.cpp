@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace first_difference_test {
 
 TEST(FirstDifference, IsFoundInEveryType) {
@@ -51,4 +51,4 @@ TEST(FirstDifference, IsNoNaNAndNoSignOfZero) {
 }
 
 }  // namespace first_difference_test
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

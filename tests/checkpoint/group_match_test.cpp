@@ -13,7 +13,7 @@
 
 #include "support/refusal.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace group_match_test {
 
 using testing::AllOf;
@@ -96,4 +96,4 @@ TEST(GroupMatch, WithoutNamesIsByTheOptionsThatLast) {
 }
 
 }  // namespace group_match_test
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -80,8 +80,8 @@ TEST(Names, FitWithoutWhatIsInsideOfThem) {
   });
   EXPECT_THAT(refused(dict), HasSubstr("smp::without_part(dict, \"_orig_mod\")"));
   expect_loaded(without_part(dict, "_orig_mod"));
-  EXPECT_EQ(checkpoint::without_part("_orig_mod.a._orig_mod.b._orig_mod", "_orig_mod"), "a.b");
-  EXPECT_EQ(checkpoint::without_part("a_orig_mod.b", "_orig_mod"), "a_orig_mod.b");
+  EXPECT_EQ(checkpoints::without_part("_orig_mod.a._orig_mod.b._orig_mod", "_orig_mod"), "a.b");
+  EXPECT_EQ(checkpoints::without_part("a_orig_mod.b", "_orig_mod"), "a_orig_mod.b");
 }
 
 TEST(Names, ThatFitNeitherWayAreListedAlone) {

@@ -11,7 +11,7 @@
 #include "smp/smp.h"
 #include "support/refusal.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace read_into_test {
 
 using testing::HasSubstr;
@@ -200,4 +200,4 @@ TEST(LoadsOfFiles, AreThoseOfDictsWhateverTheTypes) {
 }
 
 }  // namespace read_into_test
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

@@ -15,7 +15,7 @@
 #include "support/refusal.h"
 #include "support/source_file.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace safetensors_set_test {
 
 using testing::AllOf;
@@ -222,4 +222,4 @@ TEST_F(SafetensorsSet, NoticesADamagedIndex) {
 }
 
 }  // namespace safetensors_set_test
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

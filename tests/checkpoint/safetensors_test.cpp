@@ -16,7 +16,7 @@
 #include "support/damaged_files.h"
 #include "support/refusal.h"
 
-namespace smp::checkpoint {
+namespace smp::checkpoints {
 namespace safetensors_test {
 
 using testing::HasSubstr;
@@ -501,4 +501,4 @@ TEST(StateDict, IsOrderedAndRefusesWhatMakesNoSense) {
 }
 
 }  // namespace safetensors_test
-}  // namespace smp::checkpoint
+}  // namespace smp::checkpoints

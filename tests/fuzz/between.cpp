@@ -15,7 +15,7 @@ namespace between {
 namespace {
 
 using at::Tensor;
-using checkpoint::NamedTensor;
+using checkpoints::NamedTensor;
 
 enum Kind { kLoadAll, kLoadSome, kWrite, kKinds };
 
@@ -101,7 +101,7 @@ void act_between(torch::nn::Module& module, const Load& load, std::uint64_t seed
                  std::vector<std::string>& seen) {
   using namespace between;
   const at::NoGradGuard no_grad;
-  const auto tensors = checkpoint::tensors_of(module);
+  const auto tensors = checkpoints::tensors_of(module);
   if (tensors.empty()) return;
   Dice dice(Dice(seed).next());
   const auto kind = kind_of(seed);

@@ -47,7 +47,7 @@ void load_and_write(const Program& program, int model, torch::nn::Module& module
   if (!program.loads) return;
   const at::NoGradGuard no_grad;
   auto generator = at::detail::createCPUGenerator(model_seed(program, model) + 1);
-  const auto tensors = checkpoint::tensors_of(module);
+  const auto tensors = checkpoints::tensors_of(module);
   StateDict dict;
   for (const auto& [tensor, names] : tensors) {
     auto values = torch::rand(tensor.sizes(), generator, torch::kDouble);

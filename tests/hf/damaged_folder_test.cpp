@@ -93,7 +93,7 @@ class DamagedFolder : public FolderTest {
         const auto bytes = damaged(good_.at(name), random, places);
         write(name, bytes);
         // Three may take the checksums as well.
-        const bool lost = places > 1 && bytes.find(checkpoint::kChecksumKey) == std::string::npos;
+        const bool lost = places > 1 && bytes.find(checkpoints::kChecksumKey) == std::string::npos;
         return {{name}, name + " has other bytes", !lost};
       }
     }

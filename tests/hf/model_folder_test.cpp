@@ -80,9 +80,9 @@ TEST_F(ModelFolder, GivesTheOldModelUntilTheNewOneIsComplete) {
       write_model(1, before);
       {
         const auto dict = dict_of(5);
-        std::vector<checkpoint::TensorInfo> infos;
+        std::vector<checkpoints::TensorInfo> infos;
         for (const auto& [name, tensor] : dict) {
-          infos.push_back(checkpoint::TensorInfo::of(name, tensor));
+          infos.push_back(checkpoints::TensorInfo::of(name, tensor));
         }
         hf::ModelFolder writing(folder(), infos, after, {});
         for (std::size_t i = 0; i < infos.size(); ++i) {

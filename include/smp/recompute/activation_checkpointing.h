@@ -18,6 +18,8 @@
 
 namespace smp {
 
+class DistributedModelBase;
+
 /// What a checkpointed call keeps beside its arguments.
 enum class KeepPolicy : std::uint8_t {
   kNothing,
@@ -57,6 +59,11 @@ void set_activation_checkpointing(const torch::nn::ModuleHolder<Contained>& modu
                                   const CheckpointOptions& options = {}) {
   set_activation_checkpointing(static_cast<torch::nn::Module&>(*module.ptr()), options);
 }
+/// Does so for the module of `model` at `module_path`, dotted; empty: the model itself.
+/// @throws UsageError  there is no such module; names the nearest.
+SMP_API void set_activation_checkpointing(DistributedModelBase& model,
+                                          const std::string& module_path,
+                                          const CheckpointOptions& options = {});
 /// Takes the mark away from `module` and all in it.
 SMP_API void unset_activation_checkpointing(torch::nn::Module& module);
 
@@ -74,7 +81,7 @@ SMP_API Packet run_recomputed(Packet&& arguments, std::function<Packet(Packet&)>
 /// the code captures instead must not be changed until the backward. Running statistics that the
 /// code updates are updated twice; checkpoint the module instead.
 template <class Code, class... Arguments>
-auto checkpointed(const CheckpointOptions& options, Code code, const Arguments&... arguments) {
+auto checkpoint(const CheckpointOptions& options, Code code, const Arguments&... arguments) {
   using Result = std::decay_t<std::invoke_result_t<Code&, Arguments...>>;
   Writer given;
   (given.put(arguments), ...);
@@ -95,9 +102,9 @@ auto checkpointed(const CheckpointOptions& options, Code code, const Arguments&.
   return result;
 }
 template <class Code, class... Arguments>
-requires(!std::is_same_v<std::decay_t<Code>, CheckpointOptions>) auto checkpointed(
+requires(!std::is_same_v<std::decay_t<Code>, CheckpointOptions>) auto checkpoint(
     Code code, const Arguments&... arguments) {
-  return checkpointed(CheckpointOptions{}, std::move(code), arguments...);
+  return checkpoint(CheckpointOptions{}, std::move(code), arguments...);
 }
 
 }  // namespace smp

@@ -33,18 +33,18 @@
 namespace smp {
 namespace {
 
-using checkpoint::Aliases;
-using checkpoint::Metadata;
-using checkpoint::SafetensorsSet;
-using checkpoint::SafetensorsWriter;
-using checkpoint::TensorInfo;
+using checkpoints::Aliases;
+using checkpoints::Metadata;
+using checkpoints::SafetensorsSet;
+using checkpoints::SafetensorsWriter;
+using checkpoints::TensorInfo;
 
 }  // namespace
 
 void save_safetensors(const StateDict& dict, const std::string& path) {
   const auto* const rank = Rank::find_current();
   if (dict.empty() && rank != nullptr && rank->topology().pp_size() > 1) return;
-  const auto [written, aliases] = checkpoint::find_aliases(dict);
+  const auto [written, aliases] = checkpoints::find_aliases(dict);
   std::vector<TensorInfo> infos;
   for (const std::size_t i : written) {
     const auto& [name, tensor] = *(dict.begin() + static_cast<std::ptrdiff_t>(i));
@@ -52,8 +52,8 @@ void save_safetensors(const StateDict& dict, const std::string& path) {
     SMP_REQUIRE_AS(UnsupportedError, problem.empty(), "save_safetensors: ", problem);
     infos.push_back(TensorInfo::of(name, tensor));
   }
-  auto metadata = checkpoint::with_format(dict.metadata, "save_safetensors");
-  checkpoint::put_aliases(aliases, metadata);
+  auto metadata = checkpoints::with_format(dict.metadata, "save_safetensors");
+  checkpoints::put_aliases(aliases, metadata);
   SafetensorsWriter writer(path, std::move(infos), std::move(metadata));
   for (std::size_t k = 0; k < written.size(); ++k) {
     writer.write(k, (dict.begin() + static_cast<std::ptrdiff_t>(written[k]))->second);
@@ -71,8 +71,8 @@ class FileSink : public ModelSink {
     for (const auto& [tensor, names] : saved.tensors) {
       for (std::size_t k = 1; k < names.size(); ++k) aliases.emplace_back(names[k], names[0]);
     }
-    auto all_metadata = checkpoint::with_format(metadata, "save_safetensors");
-    checkpoint::put_aliases(aliases, all_metadata);
+    auto all_metadata = checkpoints::with_format(metadata, "save_safetensors");
+    checkpoints::put_aliases(aliases, all_metadata);
     writer_.emplace(path, saved.infos, std::move(all_metadata));
   }
   void write(std::size_t index, const at::Tensor& values) override {
@@ -133,7 +133,7 @@ namespace {
 
 /// Returns the numbers of a model's tensors by each of their names.
 std::unordered_map<std::string, std::size_t> numbers_by_name(
-    const std::vector<checkpoint::NamedTensor>& tensors) {
+    const std::vector<checkpoints::NamedTensor>& tensors) {
   std::unordered_map<std::string, std::size_t> numbers;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     for (const auto& name : tensors[i].names) numbers.emplace(name, i);
@@ -143,8 +143,8 @@ std::unordered_map<std::string, std::size_t> numbers_by_name(
 
 /// Returns an offer of the tensors of `files` that this rank reads, under those of their names that
 /// the model knows.
-checkpoint::Offer offer_of_files(const std::shared_ptr<const SafetensorsSet>& files,
-                                 const std::vector<checkpoint::NamedTensor>& tensors,
+checkpoints::Offer offer_of_files(const std::shared_ptr<const SafetensorsSet>& files,
+                                 const std::vector<checkpoints::NamedTensor>& tensors,
                                  const FileShare& share) {
   const auto known = numbers_by_name(tensors);
   std::set<std::string> stored;
@@ -153,7 +153,7 @@ checkpoint::Offer offer_of_files(const std::shared_ptr<const SafetensorsSet>& fi
   for (const auto& [alias, name] : files->aliases()) {
     if (known.contains(alias) && !stored.contains(alias)) aliases[name].push_back(alias);
   }
-  checkpoint::Offer offer;
+  checkpoints::Offer offer;
   std::vector<std::size_t> numbers;
   for (std::size_t i = 0; i < files->tensors().size(); ++i) {
     const auto& entry = files->tensors()[i];
@@ -177,7 +177,7 @@ checkpoint::Offer offer_of_files(const std::shared_ptr<const SafetensorsSet>& fi
   offer.read_into = [files, numbers](std::size_t i, const at::Tensor& target) {
     files->read_into(numbers[i], target);
   };
-  offer.problem = checkpoint::problem_with_repeats(tensors, offer);
+  offer.problem = checkpoints::problem_with_repeats(tensors, offer);
   return offer;
 }
 
@@ -186,16 +186,16 @@ checkpoint::Offer offer_of_files(const std::shared_ptr<const SafetensorsSet>& fi
 LoadResult load_safetensors(DistributedModelBase& model, const std::string& path, bool strict) {
   const PublicCall call("smp::load_safetensors");
   const auto& rank = between_steps("load_safetensors");
-  const auto tensors = checkpoint::tensors_of(model.base_module());
+  const auto tensors = checkpoints::tensors_of(model.base_module());
   std::shared_ptr<const SafetensorsSet> files;
-  const auto problem = checkpoint::attempt([&] {
+  const auto problem = checkpoints::attempt([&] {
     if (rank.is_first_stage() || model.partitioned()) {
       files = std::make_shared<const SafetensorsSet>(path);
     }
   });
   const auto seen = files ? files->identities() : std::vector<base::InputFile::Identity>();
   const auto share = share_files(model, rank, tensors, seen, "load_safetensors");
-  checkpoint::Offer offer;
+  checkpoints::Offer offer;
   try {
     if (problem && share.speaks) std::rethrow_exception(problem);
     if (files) offer = offer_of_files(files, tensors, share);

@@ -15,7 +15,7 @@
 namespace smp {
 namespace {
 
-using checkpoint::NamedTensor;
+using checkpoints::NamedTensor;
 
 /// What a rank tells the others: whether it speaks, its files, and a character for each tensor: '1'
 /// if it owns that and reads first of those that hold its slices.

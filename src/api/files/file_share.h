@@ -24,7 +24,7 @@ struct FileShare {
 /// @param tensors  tensors_of() the model
 /// @param seen     what this rank's files are; empty if it sees none
 FileShare share_files(const DistributedModelBase& model, const Rank& rank,
-                      const std::vector<checkpoint::NamedTensor>& tensors,
+                      const std::vector<checkpoints::NamedTensor>& tensors,
                       const std::vector<base::InputFile::Identity>& seen, const char* what);
 
 }  // namespace smp

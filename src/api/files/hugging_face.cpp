@@ -22,11 +22,11 @@
 namespace smp::hf {
 namespace {
 
-using checkpoint::NamedTensor;
+using checkpoints::NamedTensor;
 
 /// What one rank gives of a published model's files.
 struct Given {
-  checkpoint::Offer offer;
+  checkpoints::Offer offer;
   LoadReport report;
 };
 
@@ -132,7 +132,7 @@ class FolderSink : public ModelSink {
 
 LoadReport load(torch::nn::Module& module, const std::string& path, const NameMap& names,
                 bool strict) {
-  auto [offer, report] = given(path, names, checkpoint::tensors_of(module),
+  auto [offer, report] = given(path, names, checkpoints::tensors_of(module),
                                {[](const at::Tensor&) { return true; }, true});
   offer.source = "the files of " + path;
   return reported(std::move(report), load_module(module, offer, strict, "hf::load"));
@@ -144,9 +144,9 @@ LoadReport load(DistributedModelBase& model, const std::string& path, const Name
   Given own;
   if (const auto share = share_of(model, between_steps("hf::load"))) {
     try {
-      const auto tensors = checkpoint::tensors_of(model.base_module());
+      const auto tensors = checkpoints::tensors_of(model.base_module());
       own = given(path, names, tensors, *share);
-      own.offer.problem = checkpoint::problem_with_repeats(tensors, own.offer);
+      own.offer.problem = checkpoints::problem_with_repeats(tensors, own.offer);
     } catch (const std::exception& error) {
       own.offer.problem = error.what();
     }

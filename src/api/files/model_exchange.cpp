@@ -1,4 +1,4 @@
-// api/files/model_exchange.cpp: who owns what, told to checkpoint::Exchange.
+// api/files/model_exchange.cpp: who owns what, told to checkpoints::Exchange.
 #include "api/files/model_exchange.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -25,10 +25,10 @@
 namespace smp {
 namespace {
 
-using checkpoint::Exchange;
-using checkpoint::NamedTensor;
-using checkpoint::Offer;
-using checkpoint::TensorInfo;
+using checkpoints::Exchange;
+using checkpoints::NamedTensor;
+using checkpoints::Offer;
+using checkpoints::TensorInfo;
 
 /// Returns an offer of the tensors whose values this rank holds, under their first names. A slice
 /// is offered as the whole, which all ranks that hold slices of it join when it is read.
@@ -94,7 +94,7 @@ void agree_everywhere(const Rank& rank, const Exchange& exchange,
   } catch (const std::exception&) {
     problem = std::current_exception();
   }
-  if (sliced) checkpoint::agree(rank.groups().slice_holders(), problem, what);
+  if (sliced) checkpoints::agree(rank.groups().slice_holders(), problem, what);
   if (problem) std::rethrow_exception(problem);
 }
 
@@ -133,11 +133,11 @@ class ModelLoad {
   ModelLoad(DistributedModelBase& model, const d2d::Communicator& ranks, Offer offer, bool strict,
             const char* what)
       : model_(model),
-        tensors_(checkpoint::tensors_of(model.base_module())),
+        tensors_(checkpoints::tensors_of(model.base_module())),
         whole_(Rank::current(), model),
         exchange_(std::in_place, ranks, offer, what) {
-    exchange_->agree(checkpoint::attempt([&] {
-      plan_ = checkpoint::plan_load(whole_.shapes(tensors_), exchange_->tensors(), strict,
+    exchange_->agree(checkpoints::attempt([&] {
+      plan_ = checkpoints::plan_load(whole_.shapes(tensors_), exchange_->tensors(), strict,
                                     base::concat(what, ": ", offer.source));
       require_writable(what);
     }));
@@ -174,7 +174,7 @@ class ModelLoad {
     const auto place = [&](std::size_t source) {
       const auto& target = now.at(source);
       const bool whole = !overlapping.contains(source) && !whole_.is_slice(target);
-      return whole ? checkpoint::memory_for(exchange_->tensors()[source], target) : at::Tensor();
+      return whole ? checkpoints::memory_for(exchange_->tensors()[source], target) : at::Tensor();
     };
     Targets held_back;  // values of tensors that share memory: the model's order counts
     const auto take = [&](std::size_t source, const at::Tensor& values) {
@@ -183,18 +183,18 @@ class ModelLoad {
       if (overlapping.contains(source)) {
         held_back.emplace(source, d2d::independent_copy(own));
       } else {
-        checkpoint::store(target, own);
+        checkpoints::store(target, own);
       }
     };
     exchange_->deliver(wanted(now), take, place);
     for (const std::size_t source : in_order(held_back)) {
-      checkpoint::store(now.at(source), held_back.at(source));
+      checkpoints::store(now.at(source), held_back.at(source));
     }
     for (const std::size_t source : in_order(later)) {
       const auto& target = later.at(source);
       deferred::LaterValues values(target, exchange_->tensors()[source].dtype);
       const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-      checkpoint::store(target, values.take_stand_in());
+      checkpoints::store(target, values.take_stand_in());
       waiting_.emplace(source, Waiting{target, std::move(values)});
     }
     exchange_ = std::move(kept);
@@ -260,14 +260,14 @@ class ModelLoad {
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       const auto& [tensor, names] = tensors_[i];
       if (!plan_.sources[i] || server::is_foreign(tensor) || deferred::is_delayed(tensor)) continue;
-      const auto problem = checkpoint::problem_with_target(names[0], tensor);
+      const auto problem = checkpoints::problem_with_target(names[0], tensor);
       SMP_REQUIRE(problem.empty(), what, ": ", problem, "; nothing was loaded");
     }
   }
 
   /// Returns what is loaded into each tensor: under one of its names, or strictly under all.
-  std::vector<checkpoint::SameValues> same_values(bool strict) const {
-    std::vector<checkpoint::SameValues> groups;
+  std::vector<checkpoints::SameValues> same_values(bool strict) const {
+    std::vector<checkpoints::SameValues> groups;
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       if (!plan_.sources[i]) continue;
       groups.push_back({strict ? plan_.names[i] : std::vector<std::size_t>{*plan_.sources[i]},
@@ -280,7 +280,7 @@ class ModelLoad {
   std::vector<NamedTensor> tensors_;
   WholeTensors whole_;
   std::optional<Exchange> exchange_;  // of what is offered, then of what waits
-  checkpoint::LoadPlan plan_;
+  checkpoints::LoadPlan plan_;
   std::map<std::size_t, Waiting> waiting_;  // by source
 };
 
@@ -305,9 +305,9 @@ void agree_with_replicas(const Rank& rank, const std::exception_ptr& problem,
   }
   std::uint64_t own = 0;
   auto own_problem = problem;
-  if (!problem) own_problem = checkpoint::attempt([&] { own = fingerprint(); });
+  if (!problem) own_problem = checkpoints::attempt([&] { own = fingerprint(); });
   const auto replicas = rank.groups().replicas();
-  checkpoint::agree(replicas, own_problem, what);
+  checkpoints::agree(replicas, own_problem, what);
   const auto all = gather_values(replicas, own, what);
   for (std::size_t i = 1; i < all.size(); ++i) {
     SMP_REQUIRE(all[i] == all[0], what, ": the replicas of ranks ", replicas.members()[0], " and ",
@@ -338,7 +338,7 @@ void gather_model(const DistributedModelBase& model, const std::vector<NamedTens
 LoadResult load_model(DistributedModelBase& model, Offer offer, bool strict, const char* what) {
   auto& rank = between_steps(what);
   std::shared_ptr<ModelLoad> load;
-  const auto problem = checkpoint::attempt([&] {
+  const auto problem = checkpoints::attempt([&] {
     load = std::make_shared<ModelLoad>(model, model_holders(rank), std::move(offer), strict, what);
   });
   agree_with_replicas(
@@ -369,7 +369,7 @@ std::string problem_with_values(const std::string& name, const at::Tensor& tenso
            " lives on another rank and has no values here; ask the smp::DistributedModel "
            "for its state_dict(), on every rank";
   }
-  return checkpoint::problem_with_values(name, tensor);
+  return checkpoints::problem_with_values(name, tensor);
 }
 
 }  // namespace smp

@@ -34,7 +34,7 @@ void agree_with_replicas(const Rank& rank, const std::exception_ptr& problem,
 /// some. Every rank of the pipeline calls it, and the ranks that hold the other slices.
 /// @param problem  the reason why this rank cannot take part; it is thrown on all ranks
 void gather_model(const DistributedModelBase& model,
-                  const std::vector<checkpoint::NamedTensor>& tensors, int pp_rank,
+                  const std::vector<checkpoints::NamedTensor>& tensors, int pp_rank,
                   const std::exception_ptr& problem, const char* what,
                   const std::function<void(std::size_t, const at::Tensor&)>& take);
 
@@ -42,20 +42,20 @@ void gather_model(const DistributedModelBase& model,
 /// is checked on all of them, and in all replicas, before anything is written. Tensors that have no
 /// values yet take their place in the order of the program, and get the values of now at placement.
 /// All of these ranks call it.
-LoadResult load_model(DistributedModelBase& model, checkpoint::Offer offer, bool strict,
+LoadResult load_model(DistributedModelBase& model, checkpoints::Offer offer, bool strict,
                       const char* what);
 
 /// Loads what is offered into a module of this process, as smp::load_state_dict() does.
 /// @param what  for messages
-LoadResult load_module(torch::nn::Module& module, const checkpoint::Offer& offer, bool strict,
+LoadResult load_module(torch::nn::Module& module, const checkpoints::Offer& offer, bool strict,
                        const char* what);
 
 /// Returns an offer of the tensors of `dict`, which the offer keeps; with a problem if one of them
 /// has no values.
 /// @param targets  what will be written: a tensor of `dict` that lies in the memory of another
 ///                 one's target is offered as a copy
-checkpoint::Offer offer_of(StateDict dict,
-                           const std::vector<checkpoint::NamedTensor>& targets = {});
+checkpoints::Offer offer_of(StateDict dict,
+                           const std::vector<checkpoints::NamedTensor>& targets = {});
 
 /// Returns why `tensor`, called `name`, has no values that could be loaded or saved; empty if it
 /// has.

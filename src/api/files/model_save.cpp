@@ -16,7 +16,7 @@
 namespace smp {
 namespace {
 
-using checkpoint::attempt;
+using checkpoints::attempt;
 
 /// What the replicas learn of a file that the first one writes. That may save alone; another one
 /// that saves waits for it. Files are numbered by steps with gradients, of which all replicas have
@@ -42,11 +42,11 @@ class WordOfTheFile {
   bool is_of_first_replica() const { return !is_other_; }
   /// The writer tells how it ended.
   void tell(const std::exception_ptr& problem) const {
-    if (is_writer_) ranks_.tell(number_, {checkpoint::described(problem), {}}, others_, kWhat);
+    if (is_writer_) ranks_.tell(number_, {checkpoints::described(problem), {}}, others_, kWhat);
   }
   /// Waits for that. @throws what went wrong there
   void hear() const {
-    checkpoint::throw_described(ranks_.hear(number_, writer_, kWhat).bytes,
+    checkpoints::throw_described(ranks_.hear(number_, writer_, kWhat).bytes,
                                 base::concat("rank ", writer_));
   }
 
@@ -77,7 +77,7 @@ void save_model(const DistributedModelBase& model, const char* what,
   const auto& place = rank.topology();
   const WordOfTheFile word(rank, model, whole.any());
   if (!word.is_of_first_replica()) return word.hear();
-  SavedTensors saved{checkpoint::tensors_of(model.base_module()), {}};
+  SavedTensors saved{checkpoints::tensors_of(model.base_module()), {}};
   for (const auto& [tensor, names] : saved.tensors) {
     saved.infos.push_back({names[0], tensor.scalar_type(), whole.sizes(tensor)});
   }
@@ -96,7 +96,7 @@ void save_model(const DistributedModelBase& model, const char* what,
     if (sink) sink->commit();
   });
   const auto writers = whole.any() ? model_holders(rank) : rank.groups().of(Group::kPp);
-  const auto common = attempt([&] { checkpoint::agree(writers, problem, what); });
+  const auto common = attempt([&] { checkpoints::agree(writers, problem, what); });
   word.tell(common);
   if (common) std::rethrow_exception(common);
 }

@@ -25,8 +25,8 @@ class ModelSink {
 
 /// A model's tensors, whole, as they are saved: names, and what they are like under the first.
 struct SavedTensors {
-  std::vector<checkpoint::NamedTensor> tensors;
-  std::vector<checkpoint::TensorInfo> infos;
+  std::vector<checkpoints::NamedTensor> tensors;
+  std::vector<checkpoints::TensorInfo> infos;
 };
 
 /// Gives every tensor of `model` to the sink that `open` makes, one at a time, from the ranks that

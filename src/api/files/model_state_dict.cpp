@@ -17,9 +17,9 @@
 namespace smp {
 namespace {
 
-using checkpoint::dict_of;
-using checkpoint::NamedTensor;
-using checkpoint::tensors_of;
+using checkpoints::dict_of;
+using checkpoints::NamedTensor;
+using checkpoints::tensors_of;
 
 std::vector<at::Tensor> detached(const std::vector<NamedTensor>& tensors) {
   std::vector<at::Tensor> values;
@@ -58,26 +58,26 @@ StateDict state_dict(const torch::nn::Module& module) {
   return dict_of(module, tensors, detached(tensors));
 }
 
-LoadResult load_module(torch::nn::Module& module, const checkpoint::Offer& offer, bool strict,
+LoadResult load_module(torch::nn::Module& module, const checkpoints::Offer& offer, bool strict,
                        const char* what) {
   const auto tensors = tensors_of(module);
   require_values_here(tensors, what);
   SMP_REQUIRE(offer.problem.empty(), what, ": ", offer.problem);
   auto plan =
-      checkpoint::plan_load(tensors, offer.tensors, strict, base::concat(what, ": ", offer.source));
+      checkpoints::plan_load(tensors, offer.tensors, strict, base::concat(what, ": ", offer.source));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!plan.sources[i]) continue;
-    const auto problem = checkpoint::problem_with_target(tensors[i].names[0], tensors[i].tensor);
+    const auto problem = checkpoints::problem_with_target(tensors[i].names[0], tensors[i].tensor);
     SMP_REQUIRE(problem.empty(), what, ": ", problem, "; nothing was loaded");
   }
-  auto problem = checkpoint::problem_with_repeats(tensors, offer);
-  if (strict && problem.empty()) problem = checkpoint::problem_with_ties(tensors, offer);
+  auto problem = checkpoints::problem_with_repeats(tensors, offer);
+  if (strict && problem.empty()) problem = checkpoints::problem_with_ties(tensors, offer);
   SMP_REQUIRE(problem.empty(), what, ": ", problem);
   for (const auto& source : plan.sources) {  // whatever is damaged, nothing is loaded
     if (source && offer.read_first) offer.check ? offer.check(*source) : void(offer.read(*source));
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (plan.sources[i]) checkpoint::load_offered(tensors[i].tensor, offer, *plan.sources[i]);
+    if (plan.sources[i]) checkpoints::load_offered(tensors[i].tensor, offer, *plan.sources[i]);
   }
   return plan.result;
 }
@@ -112,7 +112,7 @@ LoadResult DistributedModelBase::load_state_dict(const StateDict& dict, bool str
   const PublicCall call("smp::DistributedModel::load_state_dict");
   const auto tensors = tensors_of(base_module());
   auto offer = offer_of(dict, tensors);
-  if (offer.problem.empty()) offer.problem = checkpoint::problem_with_repeats(tensors, offer);
+  if (offer.problem.empty()) offer.problem = checkpoints::problem_with_repeats(tensors, offer);
   return load_model(*this, std::move(offer), strict, "load_state_dict");
 }
 

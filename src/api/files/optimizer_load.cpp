@@ -26,7 +26,7 @@
 namespace smp {
 namespace {
 
-using checkpoint::TensorInfo;
+using checkpoints::TensorInfo;
 using torch::optim::Optimizer;
 using Entry = OptimizerEntry;
 
@@ -73,10 +73,10 @@ std::string problem_with_values(const StateDict& dict) {
 }
 
 /// Returns an offer of `dict`. It has values of its own if they are `kept` for later.
-checkpoint::Offer checked_offer(const StateDict& dict, bool kept) {
+checkpoints::Offer checked_offer(const StateDict& dict, bool kept) {
   auto problem = problem_with_values(dict);
   if (!problem.empty()) {
-    checkpoint::Offer refused;
+    checkpoints::Offer refused;
     refused.problem = std::move(problem);
     return refused;
   }
@@ -139,7 +139,7 @@ ParameterNames names_on_all(const d2d::Communicator& ranks, const DistributedMod
   } catch (const std::exception&) {
     problem = std::current_exception();
   }
-  checkpoint::agree(ranks, problem, what);
+  checkpoints::agree(ranks, problem, what);
   return *std::move(names);
 }
 
@@ -197,7 +197,7 @@ void OptimizerLoad::read_numbers() {
 /// @param groups_of_all  by rank: the names of what each group has there
 void OptimizerLoad::check(Optimizer& optimizer,
                           const std::vector<std::vector<std::vector<std::string>>>& groups_of_all) {
-  std::vector<checkpoint::ParameterGroup> own(optimizer.param_groups().size());
+  std::vector<checkpoints::ParameterGroup> own(optimizer.param_groups().size());
   for (const auto& groups : groups_of_all) {
     SMP_REQUIRE(groups.size() == own.size(), kLoad, ": the optimizers of two ranks have ",
                 groups.size(), " and ", own.size(), " groups; make them alike on every rank");
@@ -224,7 +224,7 @@ void OptimizerLoad::check(Optimizer& optimizer,
     find_saved_groups(kind, complaints);
     if (complaints.empty()) {
       try {
-        source_ = checkpoint::match_groups(saved_, own);
+        source_ = checkpoints::match_groups(saved_, own);
       } catch (const UsageError& error) {
         SMP_REQUIRE(false, kLoad, ": nothing was loaded, because ", error.what());
       }

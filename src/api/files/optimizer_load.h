@@ -54,7 +54,7 @@ class OptimizerLoad {
   /// Sets the options of all groups. Tells nobody, and does not suspend.
   void set_options(torch::optim::Optimizer& optimizer) const;
   /// Brings the state of the parameters that `optimizer` has on this rank, but for those that were
-  /// added to it since. @throws as checkpoint::Exchange::deliver()
+  /// added to it since. @throws as checkpoints::Exchange::deliver()
   NewState fetch(torch::optim::Optimizer& optimizer);
   /// Puts it in; masters of parameters that the dict has none of go.
   static void put(torch::optim::Optimizer& optimizer, NewState state);
@@ -76,10 +76,10 @@ class OptimizerLoad {
 
   ParameterNames names_;
   WholeTensors whole_;
-  checkpoint::Exchange exchange_;
+  checkpoints::Exchange exchange_;
   std::vector<OptimizerEntry> entries_;        // of exchange_.tensors(); parameters by first names
   std::map<std::string, at::Tensor> numbers_;  // options, and the number of groups, by name
-  std::vector<checkpoint::ParameterGroup> saved_;
+  std::vector<checkpoints::ParameterGroup> saved_;
   std::vector<std::size_t> source_;  // by group of the optimizer: that of the dict
   std::unordered_map<std::string, std::size_t> group_of_;  // of the optimizer, by first name
 };

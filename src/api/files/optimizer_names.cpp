@@ -51,7 +51,7 @@ void refuse_parameters_of_others(const DistributedModelBase& model,
                                  const std::unordered_set<const void*>& strangers) {
   for (const auto* other : SessionState::current().models()) {
     if (other == &model) continue;
-    for (const auto& [tensor, names] : checkpoint::tensors_of(other->base_module())) {
+    for (const auto& [tensor, names] : checkpoints::tensors_of(other->base_module())) {
       SMP_REQUIRE_AS(UnsupportedError, strangers.count(tensor.unsafeGetTensorImpl()) == 0,
                      "the state of an optimizer over several models has no unique names (",
                      names[0], " is another model's); use an optimizer for each model");
@@ -97,7 +97,7 @@ std::string OptimizerEntry::name() const {
 
 ParameterNames::ParameterNames(const DistributedModelBase& model,
                                torch::optim::Optimizer& optimizer) {
-  for (const auto& [tensor, names] : checkpoint::tensors_of(model.base_module())) {
+  for (const auto& [tensor, names] : checkpoints::tensors_of(model.base_module())) {
     first_.emplace(tensor.unsafeGetTensorImpl(), names[0]);
     for (const auto& name : names) tensors_.emplace(name, tensor);
   }

@@ -99,9 +99,9 @@ d2d::Communicator state_holders(d2d::Communicator unsharded) {
 /// Returns an offer of the state that this rank keeps. The state of slices becomes that of the
 /// whole when it is read, by all ranks that share the parameter: with sharded state only these have
 /// it.
-checkpoint::Offer whole_offer(const StateDict& local, const ParameterNames& names,
+checkpoints::Offer whole_offer(const StateDict& local, const ParameterNames& names,
                               const std::shared_ptr<const WholeTensors>& whole) {
-  checkpoint::Offer offer;
+  checkpoints::Offer offer;
   std::vector<std::pair<at::Tensor, at::Tensor>> values;  // parameter and state
   for (const auto& [name, tensor] : local) {
     const auto entry = OptimizerEntry::parse(name);
@@ -131,7 +131,7 @@ StateDict optimizer_state_dict(const DistributedModelBase& model, OptimizerShare
   const auto holders = state_holders(rank.groups().of(Group::kPp));
   const auto names = names_on_all(holders, model, optimizer, kWhat);
   const auto local = local_state(names, optimizer, SessionState::current().masters());
-  checkpoint::Exchange exchange(
+  checkpoints::Exchange exchange(
       holders, whole_offer(local, names, std::make_shared<const WholeTensors>(rank, model)), kWhat);
   const bool is_target = pp_rank == kAllPpRanks || rank.pp_rank() == PpRank(pp_rank);
   StateDict dict;
@@ -151,7 +151,7 @@ void load_optimizer_state_dict(DistributedModelBase& model, OptimizerShare& shar
   auto& rank = between_steps("load_optimizer_state_dict");
   auto& optimizer = share.shared_out();
   std::shared_ptr<OptimizerLoad> load;
-  const auto problem = checkpoint::attempt([&] {
+  const auto problem = checkpoints::attempt([&] {
     load =
         std::make_shared<OptimizerLoad>(model, optimizer, state_holders(model_holders(rank)), dict);
   });

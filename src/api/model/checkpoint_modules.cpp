@@ -13,10 +13,13 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/memory/machine_memory.h"
+#include "base/text/edit_distance.h"
+#include "base/text/excerpt.h"
 #include "module/grouped_calls.h"
 #include "server/recompute/ahead.h"
 #include "server/recompute/offload.h"
 #include "server/recompute/recomputed_calls.h"
+#include "smp/distributed_model.h"
 #include "smp/recompute/activation_checkpointing.h"
 
 namespace smp {
@@ -24,6 +27,13 @@ namespace {
 
 bool can_be_repeated(const RoutedBase* module) {
   return module != nullptr && module->smp_cannot_cross().empty();
+}
+
+/// True if the forward of a module writes what calls that run again would write twice. Buffers are
+/// watched when they are written.
+bool writes_members(const PartitionPlan::Row& row) {
+  const bool of_a_name = row.state_what.rfind("writes '", 0) == 0;
+  return (row.state == "shared" || row.state == "ordered") && !of_a_name;
 }
 
 bool is_attention(const torch::nn::Module& module) {
@@ -55,11 +65,43 @@ void checkpoint_attentions(const std::vector<ModelDescription*>& models) {
               "\"Attention\" in its name; name the types in checkpoint_modules");
 }
 
+void set_activation_checkpointing(DistributedModelBase& model, const std::string& module_path,
+                                  const CheckpointOptions& options) {
+  if (module_path.empty()) return set_activation_checkpointing(model.base_module(), options);
+  const auto modules = model.base_module().named_modules("", /*include_self=*/false);
+  const auto* const module = modules.find(module_path);
+  SMP_REQUIRE(module != nullptr, "smp::set_activation_checkpointing: the model has no module \"",
+              base::excerpt(module_path), "\"", base::did_you_mean(module_path, modules.keys()));
+  set_activation_checkpointing(**module, options);
+}
+
 void checkpoint_planned(const ModelDescription& model, const PartitionPlan& plan) {
   for (std::size_t i = 0; i < plan.rows().size(); ++i) {
     auto* const routed = model.routed.at(i);
     if (!plan.rows()[i].recomputed || routed == nullptr || server::recomputes(*routed)) continue;
     server::recompute_calls_of(*routed);
+  }
+}
+
+void hold_what_keeps_state(const Rank& rank, const ModelDescription& model,
+                           const PartitionPlan& plan) {
+  for (std::size_t i = 0; i < plan.rows().size(); ++i) {
+    const auto& row = plan.rows()[i];
+    if (!writes_members(row)) continue;
+    for (int above = static_cast<int>(i); above >= 0; above = model.tree.nodes[above].parent) {
+      auto* const routed = model.routed.at(static_cast<std::size_t>(above));
+      if (routed == nullptr || !server::recomputes(*routed)) continue;
+      routed->smp_wrapper.reset();
+      if (rank.topology().rank() != 0) continue;
+      const auto& marked = plan.rows()[static_cast<std::size_t>(above)].path;
+      base::log(base::LogLevel::kWarning, "module '", marked.empty() ? "<root>" : marked, "' (",
+                ModuleTypes::name_of(routed->smp_module()),
+                ") is marked to be computed again, but the forward of '",
+                row.path.empty() ? "<root>" : row.path, "' ", row.state_what,
+                ": a second run would write that twice, so its activations are held; mark modules "
+                "that keep nothing, or declare smp::private_state_v (smp/state.h) if it does not "
+                "matter");
+    }
   }
 }
 

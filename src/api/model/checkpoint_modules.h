@@ -24,6 +24,11 @@ void checkpoint_attentions(const std::vector<ModelDescription*>& models);
 /// Marks the modules that a plan says are computed again, and none below them.
 void checkpoint_planned(const ModelDescription& model, const PartitionPlan& plan);
 
+/// Takes the marks away from modules whose forward writes members, or that are above such: another
+/// run would write them twice. Rank 0 says so.
+void hold_what_keeps_state(const Rank& rank, const ModelDescription& model,
+                           const PartitionPlan& plan);
+
 /// Returns the modules that are marked, ascending.
 std::vector<int> recomputed_modules(const ModelDescription& model);
 /// Returns those of them whose calls keep the results of products, ascending.

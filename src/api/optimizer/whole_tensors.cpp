@@ -22,8 +22,8 @@ std::vector<std::int64_t> WholeTensors::sizes(const at::Tensor& parameter) const
   return sizes;
 }
 
-std::vector<checkpoint::NamedTensor> WholeTensors::shapes(
-    std::vector<checkpoint::NamedTensor> tensors) const {
+std::vector<checkpoints::NamedTensor> WholeTensors::shapes(
+    std::vector<checkpoints::NamedTensor> tensors) const {
   for (auto& [tensor, names] : tensors) {
     if (!any_ || !slices_.contain(tensor)) continue;
     tensor = at::empty(sizes(tensor), at::TensorOptions(at::kMeta).dtype(tensor.scalar_type()));

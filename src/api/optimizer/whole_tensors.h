@@ -28,7 +28,7 @@ class WholeTensors {
   std::vector<std::int64_t> sizes(const at::Tensor& parameter) const;
   /// Returns `tensors` with slices replaced by tensors without values that have the sizes of the
   /// whole.
-  std::vector<checkpoint::NamedTensor> shapes(std::vector<checkpoint::NamedTensor> tensors) const;
+  std::vector<checkpoints::NamedTensor> shapes(std::vector<checkpoints::NamedTensor> tensors) const;
   /// Returns `values`, which have the size of `parameter`, joined with those of the ranks that hold
   /// its other slices; these all call it in the same order. Returns `values` itself if nothing is
   /// sliced. Suspends.

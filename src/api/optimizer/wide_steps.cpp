@@ -130,7 +130,7 @@ void WideSteps::find_identities(const Optimizer& optimizer) {
   std::size_t number = 0;
   for (const auto* model : session_.state.models()) {
     const tp::SlicedParameters slices(model->base_module());
-    for (const auto& [tensor, names] : checkpoint::tensors_of(model->base_module())) {
+    for (const auto& [tensor, names] : checkpoints::tensors_of(model->base_module())) {
       identities_.try_emplace(tensor.unsafeGetTensorImpl(),
                               Identity{base::concat(number, '.', names[0]),
                                        place_of(tensor, slices.find(tensor), rank)});

@@ -117,6 +117,7 @@ void DistributedModelBase::carry_out(const SessionParts& session, PlannedModel&&
   auto& state = *state_;
   refuse_two_owners(session.state, *this, planned.plan);
   checkpoint_planned(state.description, planned.plan);
+  hold_what_keeps_state(rank, state.description, planned.plan);
   if (const auto& summary = planned.plan.summary(); summary && summary->active_microbatches > 0) {
     rank.lower_active_microbatches(summary->active_microbatches);
   }

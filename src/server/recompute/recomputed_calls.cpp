@@ -245,11 +245,11 @@ void unset_activation_checkpointing(torch::nn::Module& module) {
 Packet detail::run_recomputed(Packet&& arguments, std::function<Packet(Packet&)> code,
                               const CheckpointOptions& options) {
   using namespace server;
-  SMP_REQUIRE(options.strategy.empty(), "smp::checkpointed: strategy \"", options.strategy,
+  SMP_REQUIRE(options.strategy.empty(), "smp::checkpoint: strategy \"", options.strategy,
               "\"; strategies are for an smp::nn::Sequential");
   if (runs_plainly()) return code(arguments);
   fetch(arguments);
-  const auto region = std::make_shared<Region>(on_rank("the code of smp::checkpointed()"),
+  const auto region = std::make_shared<Region>(on_rank("the code of smp::checkpoint()"),
                                                arguments.tensors, WeightWatch());
   if (options.keep == kProducts) region->keep_products();
   region->set_rerun(

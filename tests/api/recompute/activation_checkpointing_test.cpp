@@ -118,7 +118,7 @@ TEST(ActivationCheckpointing, DropsWhatNodesSave) {
   const auto x = torch::randn({4, 8}).requires_grad_();
   const auto held = code(x);
   EXPECT_FALSE(made.at(0).expired());
-  const auto dropped = smp::checkpointed(code, x);
+  const auto dropped = smp::checkpoint(code, x);
   EXPECT_TRUE(made.at(1).expired());
   dropped.backward();
   const auto gradient = x.grad().clone();
@@ -135,7 +135,7 @@ TEST(ActivationCheckpointing, EndsWhenTheLastTensorIsThere) {
     return y * 2 + 1;
   };
   const auto x = torch::randn({3}).requires_grad_();
-  auto y = smp::checkpointed(code, x);
+  auto y = smp::checkpoint(code, x);
   y.sum().backward();
   EXPECT_EQ(tails, 1);
   EXPECT_TRUE(torch::allclose(x.grad(), -2 * x.sin().sin() * x.cos()));
@@ -147,7 +147,7 @@ TEST(ActivationCheckpointing, CodeDrawsTheSameNumbers) {
     torch::manual_seed(1);
     const auto x = torch::ones({64}).requires_grad_();
     const auto code = [](const Tensor& of) { return torch::dropout(of.exp(), 0.5, true).square(); };
-    auto y = checkpointed ? smp::checkpointed(code, x) : code(x);
+    auto y = checkpointed ? smp::checkpoint(code, x) : code(x);
     torch::rand({7});
     y.sum().backward();
     gradients.push_back(torch::cat({x.grad(), torch::rand({3})}));
@@ -158,7 +158,7 @@ TEST(ActivationCheckpointing, CodeDrawsTheSameNumbers) {
 TEST(ActivationCheckpointing, MayBeGoneThroughTwice) {
   const auto x = torch::randn({5}).requires_grad_();
   int runs = 0;
-  auto y = smp::checkpointed(
+  auto y = smp::checkpoint(
       [&](const Tensor& of) {
         ++runs;
         return of.exp() * of.sin();
@@ -282,7 +282,7 @@ TEST(ActivationCheckpointing, FlagsOfABodyAreBackAfterItsBackward) {
 /// As LibTorch does without: the second run writes what a node of it has saved.
 TEST(ActivationCheckpointing, NoticesWritesToWhatIsSaved) {
   const auto x = torch::randn({3}).requires_grad_();
-  const auto y = smp::checkpointed(
+  const auto y = smp::checkpoint(
       [](const Tensor& of) {
         auto e = of.exp();
         e.mul_(2);
@@ -304,14 +304,14 @@ TEST(ActivationCheckpointing, ArgumentsThatShareMemoryShareItAgain) {
   const auto wanted = x.grad().clone();
   x.mutable_grad().reset();
   const auto h = x * 1;
-  smp::checkpointed(code, h, h, h.narrow(0, 1, 2)).backward();
+  smp::checkpoint(code, h, h, h.narrow(0, 1, 2)).backward();
   EXPECT_TRUE(torch::equal(x.grad(), wanted));
 }
 
 /// Code that catches everything meets the end of the second run, too.
 TEST(ActivationCheckpointing, CodeMayCatchEverything) {
   const auto x = torch::randn({4}).requires_grad_();
-  auto y = smp::checkpointed(
+  auto y = smp::checkpoint(
       [](const Tensor& of) {
         try {
           return of.exp().sin();

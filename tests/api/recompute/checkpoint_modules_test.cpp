@@ -74,6 +74,69 @@ TEST(CheckpointModules, MarksModulesByType) {
   }
 }
 
+TEST(CheckpointModules, MarksModulesByPath) {
+  const auto marked = [](const std::string& path) {
+    int count = 0;
+    Config config;
+    config.plan_cache = "off";
+    run_local(1,
+              [&] {
+                Pair net;
+                DistributedModel model(net);
+                set_activation_checkpointing(model, path);
+                auto train = step([&](const Tensor& x) { model.backward(model(x).sum()); });
+                train(rows(4));
+                for (const auto& row : model.plan().rows()) count += row.recomputed ? 1 : 0;
+              },
+              config, {.seed = 1});
+    return count;
+  };
+  EXPECT_EQ(marked("a.linear"), 1);
+  EXPECT_EQ(marked(""), 6);  // with all below
+  EXPECT_THAT(refusal([&] { marked("a.liner"); }),
+              AllOf(HasSubstr("the model has no module \"a.liner\""),
+                    HasSubstr("did you mean \"a.linear\"?")));
+}
+
+/// Every call is larger than the one before.
+struct GrowingImpl : torch::nn::Module {
+  GrowingImpl() : linear(register_module("linear", nn::Linear(3, 3))) {}
+  Tensor forward(const Tensor& x) { return linear(x).tanh() * ++calls; }
+  nn::Linear linear;
+  std::int64_t calls = 0;
+};
+SMP_MODULE(Growing);
+
+/// A second run would count twice.
+TEST(CheckpointModules, HoldsWhatWritesItsMembers) {
+  const auto gradients = [](const std::string& types) {
+    std::vector<Tensor> result;
+    Config config;
+    config.microbatches = 2;
+    config.plan_cache = "off";
+    config.checkpoint_modules = types;
+    run_local(2,
+              [&] {
+                Growing net;
+                DistributedModel model(net);
+                auto train = step([&](const Tensor& x) { model.backward(model(x).sum()); });
+                for (int i = 0; i < 3; ++i) train(torch::ones({4, 3}));
+                if (rank() != 0) return;
+                for (const auto& parameter : net->parameters()) result.push_back(parameter.grad());
+              },
+              config, {.seed = 1});
+    return result;
+  };
+  const auto kept = gradients("");
+  base::LogCapture log;
+  const auto marked = gradients("Growing");
+  ASSERT_EQ(kept.size(), marked.size());
+  for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(torch::equal(kept[i], marked[i]));
+  EXPECT_THAT(log.text(),
+              AllOf(HasSubstr("module '<root>' (Growing) is marked to be computed again"),
+                    HasSubstr("writes its members"), HasSubstr("its activations are held")));
+}
+
 /// A type may be in some models of a program only.
 TEST(CheckpointModules, KnowsAllModelsOfASession) {
   Config config;

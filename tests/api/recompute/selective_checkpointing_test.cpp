@@ -93,7 +93,7 @@ TEST(KeptProducts, AreComputedOnce) {
     return y.sin();
   };
   const auto x = torch::randn({3, 3}).requires_grad_(), w = torch::randn({3, 3}).requires_grad_();
-  smp::checkpointed({.keep = kProducts}, code, x, w).sum().backward();
+  smp::checkpoint({.keep = kProducts}, code, x, w).sum().backward();
   EXPECT_EQ(cheap, 2);
   ASSERT_EQ(products.size(), 2u);
   EXPECT_EQ(products[0], products[1]);
@@ -115,8 +115,8 @@ void check_what_is_held() {
   const auto x = torch::randn({32, 64}).requires_grad_();
   constexpr std::int64_t kTensor = 32 * 64 * 4;
   const auto all = bytes_left_by([&] { return code(x); });
-  const auto some = bytes_left_by([&] { return smp::checkpointed({.keep = kProducts}, code, x); });
-  const auto none = bytes_left_by([&] { return smp::checkpointed(code, x); });
+  const auto some = bytes_left_by([&] { return smp::checkpoint({.keep = kProducts}, code, x); });
+  const auto none = bytes_left_by([&] { return smp::checkpoint(code, x); });
   const bool right = all >= 3 * kTensor && some >= kTensor && some < kTensor + 1024 && none < 1024;
   if (!right) std::fprintf(stderr, "%ld, %ld and %ld bytes\n", long(all), long(some), long(none));
   std::_Exit(right ? 0 : 1);
@@ -135,7 +135,7 @@ TEST(KeptProducts, AreTakenFromTheFirstOnAfterAFailure) {
     return torch::mm(y.sin(), of).cos();
   };
   const auto x = torch::randn({3, 3}, torch::kDouble).requires_grad_();
-  const auto y = smp::checkpointed({.keep = kProducts}, code, x).sum();
+  const auto y = smp::checkpoint({.keep = kProducts}, code, x).sum();
   const auto gradient = [&] {
     return torch::autograd::grad({y}, {x}, {}, /*retain_graph=*/true)[0];
   };
@@ -146,7 +146,7 @@ TEST(KeptProducts, AreTakenFromTheFirstOnAfterAFailure) {
 TEST(KeptProducts, RefusesOtherProductsTheSecondTime) {
   int runs = 0;
   const auto x = torch::randn({3, 3}).requires_grad_();
-  auto y = smp::checkpointed(
+  auto y = smp::checkpoint(
       {.keep = kProducts},
       [&](const Tensor& of) {
         const auto e = of.exp();

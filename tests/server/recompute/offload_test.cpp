@@ -225,7 +225,7 @@ std::vector<Tensor> gradients(const std::shared_ptr<Offload>& offload) {
   for (int i = 0; i < 4; ++i) blocks.emplace_back(8, 8);
   const auto x = torch::randn({6, 8}).requires_grad_();
   const auto run = [&](int block, const Tensor& value, const Tensor& part) {
-    return checkpointed(
+    return checkpoint(
         [linear = blocks[static_cast<std::size_t>(block)]](const Tensor& all,
                                                            const Tensor& some) mutable {
           const auto y = torch::sigmoid(linear(all)) * some;
@@ -269,9 +269,9 @@ TEST(OffloadedCalls, LeaveAsTheyWere) {
     Offload::set_current(offload);
     auto x = torch::arange(8, torch::kFloat).requires_grad_();
     auto y = x * 2;
-    auto z = checkpointed([](const Tensor& t) { return t.sin() * t; }, y.detach().requires_grad_());
+    auto z = checkpoint([](const Tensor& t) { return t.sin() * t; }, y.detach().requires_grad_());
     const auto w = x * 3;
-    auto v = checkpointed([](Tensor t) { return t.mul_(2).sin() * t; }, w * 1);
+    auto v = checkpoint([](Tensor t) { return t.mul_(2).sin() * t; }, w * 1);
     v.sum().backward();
     Offload::set_current(nullptr);
     return x.grad();
