@@ -28,6 +28,7 @@ PROGRESS = ("test_d2d", "RankThatComputes.*:ProgressThread*:ChannelBesideAThread
 
 OFFLOAD = ("test_server", "Offload*")
 AHEAD = ("test_server", "RecomputeAhead*"), ("test_schedule", "AheadQueue.*"), ("test_api", "RecomputeAhead.*")
+AGAIN = ("test_api", "*Checkpoint*:*Zoo.EqualsOneProcessIfItIsComputedAgain*"), ("test_server", "*")
 SIMULATED = ("test_simulate", "SimulatedMemory.*:GradientSums.*:Recomputation.*")
 
 PLANTS = [
@@ -720,6 +721,28 @@ PLANTS = [
           "storage(), outline.offset, outline.sizes", "storage(), 0, outline.sizes", [OFFLOAD]),
     Plant("a dropped call is still fetched", "src/server/recompute/offload.cpp",
           "own->second == &parcel) away_.erase(own);", "own->second == &parcel) static_cast<void>(own);", [OFFLOAD]),
+    # ---- what is computed again
+    Plant("both runs leave statistics", "src/server/calls/call_router.cpp",
+          "  if (!call->replays()) states_.leave(*call);\n", "  states_.leave(*call);\n", AGAIN),
+    Plant("masks are drawn anew", "src/server/recompute/replay_place.cpp",
+          "                               scope->base_key(), flags_of", "                               scope->base_key() + 1, flags_of",
+          AGAIN),
+    Plant("the second run is at its caller's place", "src/server/recompute/replay_place.cpp",
+          "module_ == nullptr ? scope->position() : scope->position_of_call(),", "scope->position(),", AGAIN),
+    Plant("flags are those of the backward", "src/server/recompute/replay_place.cpp",
+          "  scope.settings().set(program_->flags);\n", "", AGAIN),
+    Plant("modes are those of the backward", "src/server/recompute/replay_place.cpp",
+          "    const ModesScope modes(modes_);\n", "", AGAIN),
+    Plant("code outside of steps draws other numbers", "src/server/recompute/replay_place.cpp",
+          "  random_ = copied(&base::default_generator());\n", "", AGAIN),
+    Plant("weights change before the second run", "src/server/recompute/region.cpp",
+          "  require_unchanged();\n", "", AGAIN),
+    Plant("a second run that saves other shapes passes", "src/server/recompute/region.cpp",
+          "!tensor.sizes().equals(place.sizes) || tensor.scalar_type()", "tensor.scalar_type()", AGAIN),
+    Plant("results of other ranks come in another order", "src/server/recompute/region.cpp",
+          "results_[next_result_++]", "results_[results_.size() - ++next_result_]", AGAIN),
+    Plant("arguments of the second run have no history", "src/server/recompute/region.cpp",
+          "    if (all_[i].requires_grad) give_history(copies[i]);\n", "", AGAIN),
     # ---- what is computed again before its backward asks
     Plant("the first call of the last microbatch is computed first", "src/schedule/ahead/ahead_queue.cpp",
           "*coming_.begin();", "*coming_.rbegin();", AHEAD),

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "smp/recompute/activation_checkpointing.h"
 #include "zoo/branches.h"
 #include "zoo/chains.h"
 #include "zoo/encoder_decoder.h"
@@ -140,13 +141,30 @@ inline Trace train_in_one_process(const Case& c, torch::Dtype dtype = torch::kDo
   return trace;
 }
 
+/// Which modules of a model are computed again in the backward.
+enum class Again { kNone, kWhole, kLeaves, kSome };
+
+inline void mark(torch::nn::Module& model, Again again) {
+  std::mt19937 random(5);
+  for (const auto& module : model.modules()) {
+    const auto* const routed = dynamic_cast<const RoutedBase*>(module.get());
+    if (routed == nullptr || !routed->smp_cannot_cross().empty()) continue;
+    const bool chosen = again == Again::kWhole    ? module.get() == &model
+                        : again == Again::kLeaves ? module->children().empty()
+                                                  : random() % 2 == 0;
+    if (again != Again::kNone && chosen) set_activation_checkpointing(*module);
+  }
+}
+
 /// One rank's part of the same training with this library, on the session's device; runs inside a
 /// session. Losses are those of the rank's replica.
 inline Trace train_distributed(const Case& c, const std::map<std::string, int>& placement,
                                torch::Dtype dtype = torch::kDouble,
-                               std::optional<InitOrder> order = {}, ReplicaOf replica = {}) {
+                               std::optional<InitOrder> order = {}, ReplicaOf replica = {},
+                               Again again = Again::kNone) {
   Trace trace;
   auto whole = build(c, dtype, order);
+  mark(*whole, again);
   if (!device().is_cpu()) whole->to(device());
   DistributedModel model(whole);
   for (const auto& [path, rank] : placement) model.set_partition(path, rank);

@@ -14,11 +14,12 @@ struct Setting {
 
 /// All ranks' parts; tensors of different ranks have different names.
 Trace train_local(const Case& c, int ranks, const Config& config,
-                  const std::map<std::string, int>& placement, uint64_t seed, torch::Dtype dtype) {
+                  const std::map<std::string, int>& placement, uint64_t seed, torch::Dtype dtype,
+                  Again again = Again::kNone) {
   Trace whole;
   run_local(ranks,
             [&] {
-              auto part = train_distributed(c, placement, dtype);
+              auto part = train_distributed(c, placement, dtype, {}, {}, again);
               if (rank() != 0) {
                 EXPECT_EQ(part.losses.size(), static_cast<std::size_t>(kSteps));
               }
@@ -56,6 +57,22 @@ TEST_P(Zoo, EqualsOneProcess) {
         expect_complete(names_of(ours), reference);
         if (HasFailure()) return;
       }
+    }
+  }
+}
+
+TEST_P(Zoo, EqualsOneProcessIfItIsComputedAgain) {
+  const auto c = all_cases()[GetParam()];
+  SCOPED_TRACE(c.name);
+  const auto reference = reference_of(c);
+  for (const auto again : {Again::kWhole, Again::kLeaves, Again::kSome}) {
+    for (const int ranks : {1, 3}) {
+      SCOPED_TRACE(testing::Message() << ranks << " ranks, way " << static_cast<int>(again));
+      const auto placement = random_placement(c, ranks, 7 + ranks);
+      const auto ours =
+          train_local(c, ranks, zoo_config("interleaved"), placement, 3, torch::kDouble, again);
+      expect_equal(ours, reference, 1e-12);
+      expect_complete(names_of(ours), reference);
     }
   }
 }
