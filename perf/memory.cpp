@@ -44,6 +44,8 @@ struct Setting {
   int steps = 1;
   /// Tensors stay where they were made, and ranks borrow them (`lend_tensors`).
   bool lent = false;
+  /// Blocks are computed again in the backward.
+  bool again = false;
 };
 
 const char* name_of(Schedule schedule) {
@@ -101,6 +103,12 @@ Comparison train(const Setting& setting) {
   });
 }
 
+const char* blocks_of(const std::string& model) {
+  if (model == "t5") return T5Case::kBlocks;
+  if (model == "gpt") return GptCase::kBlocks;
+  return model == "unet" ? UNetCase::kBlocks : RecommenderCase::kBlocks;
+}
+
 Comparison train_model(const Setting& setting) {
   if (setting.model == "t5") return train<T5Case>(setting);
   if (setting.model == "gpt") return train<GptCase>(setting);
@@ -110,10 +118,10 @@ Comparison train_model(const Setting& setting) {
 
 // ---- the report --------------------------------------------------------------------------------
 
-/// "simple.t5.adam.p4"
+/// "simple.t5.adam.p4", or "simple.t5.again.adam.p4"
 std::string name_of(const Setting& setting, std::size_t ranks) {
-  return base::concat(name_of(setting.schedule), ".", setting.model, ".",
-                      setting.adam ? "adam" : "sgd", ".p", ranks);
+  return base::concat(name_of(setting.schedule), ".", setting.model,
+                      setting.again ? ".again." : ".", setting.adam ? "adam" : "sgd", ".p", ranks);
 }
 
 /// Whose memory a tensor is in that one rank made and another keeps is no stage's business then:
@@ -180,10 +188,15 @@ std::vector<Setting> all_settings() {
       for (const bool adam : {true, false}) {
         settings.push_back({model, adam, schedule, simple ? 8 : 16, simple ? 1 : 11});
         settings.push_back({model, adam, schedule, simple ? 8 : 16, simple ? 1 : 3, true});
+        settings.push_back(
+            {model, adam, schedule, simple ? 8 : 16, simple ? 1 : 11, false, /*again=*/true});
       }
     }
   }
-  if (brief()) settings = {{"recommender", false, Schedule::kSimple, 8, 1}};
+  if (brief()) {
+    settings = {{"recommender", false, Schedule::kSimple, 8, 1},
+                {"recommender", false, Schedule::kSimple, 8, 1, false, /*again=*/true}};
+  }
   return settings;
 }
 
@@ -208,6 +221,7 @@ void run(int argc, char** argv) {
     config.intra_op_threads = 1;
     config.plan_cache = "off";
     config.lend_tensors = setting.lent;
+    if (setting.again) config.checkpoint_modules = blocks_of(setting.model);
     in_session(argc, argv, config, [&] {
       const auto ranks = all_gather(train_model(setting));
       if (report) add_row(*report, setting, ranks);

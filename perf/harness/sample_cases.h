@@ -16,6 +16,8 @@ namespace smp::perf {
 using at::Tensor;
 
 struct T5Case {
+  /// Types of modules whose activations may be computed again.
+  static constexpr const char* kBlocks = "T5Block";
   static t5::T5Config config() {
     auto config = t5::T5Config::preset("demo");
     config.d_model = 256;
@@ -37,6 +39,7 @@ struct T5Case {
 };
 
 struct GptCase {
+  static constexpr const char* kBlocks = "Block";
   static models::GptConfig config() {
     return {.vocabulary = 1024, .length = 128, .width = 256, .heads = 8, .layers = 8};
   }
@@ -49,6 +52,7 @@ struct GptCase {
 };
 
 struct UNetCase {
+  static constexpr const char* kBlocks = "DoubleConv";
   static models::UNet make() { return models::UNet(32); }
   static std::vector<Tensor> draw() {
     auto [images, masks] = models::draw_rectangles(128);
@@ -61,6 +65,7 @@ struct UNetCase {
 };
 
 struct RecommenderCase {
+  static constexpr const char* kBlocks = "Tower, Mlp";
   static models::Recommender make() { return {}; }
   static std::vector<Tensor> draw() {
     const auto visits = models::draw_visits(1 << 15);
