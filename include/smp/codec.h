@@ -9,6 +9,8 @@
 
 #include <array>
 #include <complex>
+#include <concepts>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -45,10 +47,48 @@ namespace smp {
 ///   };
 /// @endcode
 /// Every value takes at least one byte, so a length can be checked before memory is taken.
+///
+/// As an argument of a step, or a part of one, such a value is split as what it writes by
+/// Writer::put() (smp/step.h). A codec whose values are batches in a form of their own (ragged
+/// rows and their offsets, a graph) says itself what a microbatch gets of one:
+/// @code
+///     static Rags slice(const Rags& batch, int microbatch, int microbatches);
+///     static std::int64_t rows(const Rags& batch) { return batch.size(); }  // if it has rows
+/// @endcode
+/// Rows of a microbatch are those of smp::microbatch_rows() where rows() counts them: then the
+/// batch has as many, and what slice() returns is of these. Without rows() the codec divides as it
+/// likes, and microbatches count by the rows of the other arguments; equally, if there are none.
+/// slice() runs on pp_rank 0, for all microbatches before the first begins; tensors that it cuts
+/// out keep their history. What it throws is thrown by the step, with the argument's name.
 template <class T>
 struct Codec {
   using SmpMissing = void;
 };
+
+namespace detail {
+
+template <class T>
+concept NamesSlice = requires {
+  &Codec<T>::slice;
+};
+template <class T>
+concept NamesRows = requires {
+  &Codec<T>::rows;
+};
+/// Types whose Codec says what a microbatch gets.
+template <class T>
+concept SlicedByCodec = requires(const T& value) {
+  { Codec<T>::slice(value, 0, 1) } -> std::same_as<T>;
+};
+template <class T>
+concept CountedByCodec = requires(const T& value) {
+  { Codec<T>::rows(value) } -> std::convertible_to<std::int64_t>;
+};
+
+template <class T>
+std::vector<Packet> packed_slices(Packet whole, int microbatches);
+
+}  // namespace detail
 
 /// Collects what a Codec writes. Bytes are those of this machine, because ranks run the same
 /// binary; tensors are kept with their history and not copied.
@@ -61,6 +101,16 @@ class Writer {
 
   template <class T>
   void put(const T& value) {
+    static_assert(!detail::NamesSlice<T> || detail::SlicedByCodec<T>,
+                  "smp: a codec's slice() is `static T slice(const T&, int microbatch, int "
+                  "microbatches)`; see smp/codec.h");
+    static_assert(!detail::NamesRows<T> || detail::CountedByCodec<T>,
+                  "smp: a codec's rows() is `static std::int64_t rows(const T&)`; see smp/codec.h");
+    static_assert(!detail::NamesRows<T> || detail::SlicedByCodec<T>,
+                  "smp: a codec with rows() needs slice(); see smp/codec.h");
+    if constexpr (detail::SlicedByCodec<T>) {
+      if (outline_ != nullptr) return put_sliced(value);
+    }
     Codec<T>::encode(*this, value);
   }
   void bytes(const void* data, std::size_t count) {
@@ -88,6 +138,18 @@ class Writer {
   }
 
  private:
+  /// Writes a value as one part, whatever is in it.
+  template <class T>
+  void put_sliced(const T& value) {
+    detail::SliceRule rule{&typeid(T), &detail::packed_slices<T>};
+    if constexpr (detail::CountedByCodec<T>) rule.rows = Codec<T>::rows(value);
+    const auto begin = place();
+    auto* const outline = std::exchange(outline_, nullptr);
+    Codec<T>::encode(*this, value);
+    outline_ = outline;
+    outline->add_own(rule, begin, place());
+  }
+
   Packet packet_;
   detail::Outline* outline_ = nullptr;
 };
@@ -128,6 +190,20 @@ class SMP_API Reader {
 };
 
 namespace detail {
+
+/// Returns what each microbatch gets of a packed value, packed.
+template <class T>
+std::vector<Packet> packed_slices(Packet whole, int microbatches) {
+  Reader reader(whole);
+  const T value = reader.get<T>();
+  std::vector<Packet> parts;
+  for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
+    Writer writer;
+    writer.put<T>(Codec<T>::slice(value, microbatch, microbatches));
+    parts.push_back(std::move(writer).take());
+  }
+  return parts;
+}
 
 /// The types a composite value consists of.
 template <class... T>

@@ -114,14 +114,33 @@ SMP_API std::int64_t step_count();
 /// @throws UsageError  in a step; negative; ranks pass other numbers.
 SMP_API void set_step_count(std::int64_t count);
 
+/// Rows of a batch that lie side by side.
+struct MicrobatchRows {
+  std::int64_t start = 0;
+  std::int64_t length = 0;
+
+  bool has(std::int64_t row) const noexcept { return row >= start && row < start + length; }
+};
+
+/// Returns the rows that a microbatch gets of a batch of `rows` rows, as smp::step() divides them:
+/// as evenly as possible, the longer microbatches first. For Codec<T>::slice (smp/codec.h).
+constexpr MicrobatchRows microbatch_rows(std::int64_t rows, int microbatch,
+                                         int microbatches) noexcept {
+  const auto each = rows / microbatches, longer = rows % microbatches;
+  const std::int64_t before = microbatch;
+  return {each * before + (before < longer ? before : longer), each + (before < longer ? 1 : 0)};
+}
+
 namespace detail {
 
 /// One argument of a step, taken apart so that it can be split.
 struct StepArgument {
   Packet packet;
-  Outline outline = {};                       ///< of the packet
-  const std::type_info* undivided = nullptr;  ///< its type, if that cannot be and it may have rows
-  /// Of an argument that cannot be taken apart: its number of entries, if it is a container.
+  Outline outline = {};  ///< of the packet
+  /// Its type, if nobody can see rows in it and it may have some: one that cannot be taken apart,
+  /// or one with a codec of the user's that has entries and does not slice them.
+  const std::type_info* undivided = nullptr;
+  /// The number of entries of such an argument, if it is a container.
   std::optional<std::size_t> entries = {};
 };
 
@@ -130,6 +149,7 @@ enum class Cut : char {
   kWhole,    ///< every microbatch gets all of it
   kAxis,     ///< the tensors in it are split along an axis
   kEntries,  ///< its entries are the rows
+  kOwn,      ///< its Codec says what a microbatch gets
 };
 /// What became of the containers of a step's arguments, by "1.boxes[]", where it was beyond doubt.
 using SeenCuts = std::map<std::string, Cut>;
@@ -216,13 +236,26 @@ std::optional<std::size_t> entries_of(const T& value) {
   }
 }
 
+/// True for classes with a codec of the user's.
+template <class T>
+consteval bool has_own_codec() {
+  return std::is_class_v<T> && !PlainBits<T> && !Composite<T> && !std::is_same_v<T, std::string> &&
+         !std::is_same_v<T, at::Tensor> && !std::is_same_v<T, at::Scalar> &&
+         !std::is_same_v<T, c10::Device>;
+}
+
 template <class T>
 StepArgument take_apart(const T& argument) {
   if constexpr (is_crossable_v<T>) {
     Outline outline;
     Writer writer(outline);
     writer.put(argument);
-    return {std::move(writer).take(), std::move(outline)};
+    StepArgument parts{std::move(writer).take(), std::move(outline)};
+    if constexpr (has_own_codec<T>()) {
+      parts.undivided = &typeid(T);
+      parts.entries = entries_of(argument);
+    }
+    return parts;
   } else if constexpr (stands_for_another<T>()) {
     return {};
   } else {
@@ -350,6 +383,8 @@ class Step {
 /// - Entries of maps and arrays are split like arguments. A map or array without tensors and split
 ///   lists is whole; if it has as many entries as there are rows, it is refused until non_split
 ///   says so, or an earlier call with other numbers told.
+/// - A value of a type whose Codec has slice() is what that says (smp/codec.h), wherever it stands;
+///   a list with such values is whole, with each entry sliced, until split_entries names it.
 /// - Numbers, texts, enums, pointers, references and functions are whole. So are types that cannot
 ///   be taken apart (smp/codec.h), with a warning; their containers (c10::List, std::deque, C
 ///   arrays) are refused as maps are.

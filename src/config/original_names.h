@@ -27,6 +27,7 @@ struct OriginalKey {
   std::string_view name;
   std::string_view default_value;  ///< as JSON; empty: none
   std::string_view note;           ///< what differs, beside the default
+  std::string_view test;           ///< the test that shows what the key does: "Suite.Name"
 };
 
 const std::vector<OriginalSection>& original_names();

@@ -8,6 +8,12 @@ void Outline::add_tensor(PacketPlace at) {
   parts_.back().end = {at.bytes, at.tensors + 1};
 }
 
+void Outline::add_own(const SliceRule& rule, PacketPlace begin, PacketPlace end) {
+  add(PartKind::kOwn, begin);
+  parts_.back().end = end;
+  parts_.back().rule = rule;
+}
+
 void Outline::open(PartKind kind, std::size_t entries, PacketPlace at) {
   add(kind, at);
   parts_.back().entries = entries;

@@ -67,6 +67,10 @@ TEST(OriginalNames, EachHasATestAndAnAnswer) {
       EXPECT_FALSE(name.here.empty() && name.note.empty()) << name.name;
     }
   }
+  for (const auto& key : original_keys()) {
+    EXPECT_TRUE(tests.count(std::string(key.test)) > 0)
+        << "key " << key.name << ": there is no test " << key.test;
+  }
 }
 
 /// What `key` is here.
@@ -79,7 +83,7 @@ Fate fate_of(const std::string& key) {
 
 /// A dict with the original's defaults asks for nothing that is not here.
 TEST(OriginalKeys, AreKnownWithTheirDefaults) {
-  for (const auto& [name, default_value, note] : original_keys()) {
+  for (const auto& [name, default_value, note, test] : original_keys()) {
     EXPECT_NE(fate_of(std::string(name)), Fate::kUnknown) << name;
     if (default_value.empty()) continue;
     ConfigInput input;
@@ -119,6 +123,40 @@ TEST(OriginalNames, ArgumentsThatAreGivenAsSettingsAreExplained) {
                     HasSubstr("an argument of DistributedModel in the original"),
                     HasSubstr("model.no_sync()")));
   EXPECT_EQ(instead_of_argument("microbatchs"), "");
+}
+
+// ---- settings ----------------------------------------------------------------------------------
+
+ResolvedConfig resolved(const std::string& parameters) {
+  ConfigInput input;
+  input.world_size = 4;
+  input.environment["SM_HP_MP_PARAMETERS"] = parameters;
+  return resolve_config(input);
+}
+
+/// The original's launcher refuses them.
+TEST(SettingsOfRows, PlacementMayBeAnyPermutation) {
+  for (const char* order : {"DPT", "DTP", "PDT", "PTD", "TDP", "TPD", "cluster", "spread"}) {
+    const auto config = resolved(concat(R"({"placement_strategy": ")", order, R"("})"));
+    EXPECT_EQ(config.values().placement_strategy, order);
+  }
+  EXPECT_THROW(resolved(R"({"placement_strategy": "DPP"})"), UsageError);
+}
+
+TEST(SettingsOfRows, NeedlessOnesChangeNothing) {
+  const auto without = resolved("{}").table();
+  for (const char* given : {R"({"contiguous": false})", R"({"ddp_port": 8000})",
+                            R"({"ddp_dist_backend": "nccl"})", R"({"_match_weights": true})"}) {
+    EXPECT_EQ(resolved(given).table(), without) << given;
+  }
+}
+
+TEST(SettingsOfRows, OlderSpellingsMeanTheKey) {
+  const auto older = resolved(R"({"_prescaled_batch": true, "tensor_parallel_degree": 2})");
+  EXPECT_TRUE(older.values().prescaled_batch);
+  EXPECT_TRUE(resolved(R"({"prescaled_batch": true, "tensor_parallel_degree": 2})")
+                  .values()
+                  .prescaled_batch);
 }
 
 // ---- the document ------------------------------------------------------------------------------
@@ -182,10 +220,15 @@ TEST(OriginalNames, AreInTheDocument) {
   EXPECT_EQ(page, right) << "SMP_REWRITE_DOCS=1 in the environment of this test rewrites " << path;
 }
 
-/// What the document shows of the program that was carried over is in that program.
-TEST(OriginalNames, TheCarriedOverProgramIsTheSample) {
+/// What the document shows of the programs that were carried over is in one of them.
+TEST(OriginalNames, TheCarriedOverProgramsAreTheSamples) {
   const auto page = read_file(support::source_file("docs/migrating.md"));
-  const auto program = read_file(support::source_file("samples/ported/main.cpp"));
+  std::string program;
+  for (const char* script : {"main", "t5", "bert", "recommender"}) {
+    const auto name = concat("samples/ported/", script, ".cpp");
+    program += read_file(support::source_file(name));
+    EXPECT_THAT(page, HasSubstr(concat("(../", name, ")"))) << "named";
+  }
   int blocks = 0;
   for (auto at = page.find("```cpp\n"); at != std::string::npos; at = page.find("```cpp\n", at)) {
     const auto begin = at + 7, end = page.find("```", begin);

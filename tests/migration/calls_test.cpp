@@ -149,11 +149,53 @@ TEST(OriginalSlices, AreToldFromWholeParameters) {
         DistributedModel model(net);
         EXPECT_TRUE(model.is_distributed_parameter(net->sliced->weight));
         EXPECT_FALSE(model.is_distributed_parameter(net->whole->weight));
-        EXPECT_FALSE(model.is_distributed_parameter(net->buffer)) << "a slice is never a buffer";
         EXPECT_THAT(names_of(model.scaled_batch_reducer_named_parameters()),
                     testing::ElementsAre("sliced.weight"));
         EXPECT_THAT(names_of(model.default_reducer_named_parameters()),
                     testing::ElementsAre("whole.weight", "whole.bias", "sliced.bias"));
+      },
+      config);
+}
+
+struct CountingImpl : DistributedModule {
+  CountingImpl() : count(register_buffer("count", torch::zeros({1}))) {
+    register_slice("weight", torch::ones({2, 4}), 1);
+  }
+  at::Tensor forward(const at::Tensor& x) { return x; }
+  at::Tensor count;
+};
+SMP_MODULE(Counting);
+
+struct WithCountsImpl : torch::nn::Module {
+  WithCountsImpl()
+      : counting(register_module("counting", Counting())),
+        countingless(register_module("countingless", nn::BatchNorm1d(3))),
+        own(register_buffer("own", torch::ones({2}))) {}
+  at::Tensor forward(const at::Tensor& x) { return x; }
+  Counting counting;
+  nn::BatchNorm1d countingless;
+  at::Tensor own;
+};
+SMP_MODULE(WithCounts);
+
+TEST(OriginalSlices, BuffersAreWholeAndSeeTheBatchOfTheirModule) {
+  Config config;
+  config.pipeline_parallel_degree = 1;
+  config.tensor_parallel_degree = 2;
+  run_local(
+      2,
+      [] {
+        WithCounts net;
+        DistributedModel model(net);
+        for (const auto& [name, buffer] : model.named_buffers()) {
+          EXPECT_FALSE(is_distributed_buffer(model, buffer)) << name;
+        }
+        EXPECT_TRUE(is_scaled_batch_buffer(model, net->counting->count));
+        EXPECT_FALSE(is_scaled_batch_buffer(model, net->countingless->running_mean));
+        EXPECT_FALSE(is_scaled_batch_buffer(model, net->own));
+        const auto refused =
+            refusal<UsageError>([&] { is_scaled_batch_buffer(model, model.parameters()[0]); });
+        EXPECT_THAT(refused, testing::HasSubstr("no buffer of the model"));
       },
       config);
 }

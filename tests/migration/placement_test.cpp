@@ -368,5 +368,34 @@ TEST(LocalParts, OnTheCpuAreTheWholeModelEverywhere) {
   }
 }
 
+TEST(PostPartitionHook, ThatWasRemovedDoesNotRun) {
+  run_local(
+      2,
+      [] {
+        DistributedModel model(make_tower({0, 1}));
+        std::string called;
+        auto kept = register_post_partition_hook(model, [&] { called += 'a'; });
+        auto removed = register_post_partition_hook(model, [&] { called += 'b'; });
+        {
+          const auto gone = register_post_partition_hook(model, [&] { called += 'c'; });
+        }
+        removed.remove();
+        EXPECT_EQ(called, "");
+        auto train = step([&](const at::Tensor& x) {
+          EXPECT_TRUE(is_tracing() || called == "a") << "before the first forward";
+          model.backward(model(x).sum());
+        });
+        train(batch(0));
+        train(batch(1));
+        EXPECT_EQ(called, "a");
+        const auto late = register_post_partition_hook(model, [&] { called += 'd'; });
+        EXPECT_EQ(called, "ad") << "at once where the model is placed";
+        EXPECT_THAT(refusal<UsageError>(
+                        [&] { static_cast<void>(register_post_partition_hook(model, nullptr)); }),
+                    HasSubstr("empty function"));
+      },
+      by_hand());
+}
+
 }  // namespace placement_test
 }  // namespace smp

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -15,6 +17,7 @@ namespace smp {
 namespace saved_files_test {
 
 using testing::AllOf;
+using testing::AnyOf;
 using testing::HasSubstr;
 
 struct Progress {
@@ -153,6 +156,55 @@ TEST_F(SavedFiles, OfAnotherLayoutOrTypeAreRefused) {
         save(StateDict{{"w", torch::ones({2})}}, path("dict"));
         EXPECT_THAT(refusal<UsageError>([&] { load<int>(path("dict")); }),
                     HasSubstr("tensors by name, and no int"));
+      },
+      layout(2));
+}
+
+/// A safetensors file: the length of its header, JSON, and numbers.
+TEST_F(SavedFiles, AreNoPickles) {
+  run_local(1, [&] { save(StateDict{{"w", torch::ones({2})}}, path("file"), {.partial = false}); });
+  std::ifstream file(path("file"), std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  ASSERT_GT(bytes.size(), 16U);
+  EXPECT_EQ(bytes[8], '{');
+  EXPECT_THAT(bytes, testing::Not(AnyOf(testing::StartsWith("PK"), testing::StartsWith("\x80"))));
+}
+
+TEST_F(SavedFiles, AreReadOnTheCpu) {
+  run_local(1, [&] {
+    save(StateDict{{"w", torch::ones({2})}}, path("file"), {.partial = false});
+    const auto dict = load(path("file"), {.partial = false});
+    EXPECT_TRUE(dict.at("w").is_cpu());
+    EXPECT_TRUE(dict.at("w").to(torch::kMeta).is_meta()) << "map_location";
+  });
+}
+
+/// What the original's save_checkpoint() does with tags, `newest` and the last few, written out.
+TEST_F(SavedFiles, OfTagsAreFoldersOfTheProgram) {
+  namespace fs = std::filesystem;
+  constexpr int kKept = 2;
+  run_local(
+      2,
+      [&] {
+        nn::Sequential net(nn::Linear(2, 2), nn::Linear(2, 2));
+        DistributedModel model(net);
+        std::vector<std::string> tags;
+        for (const char* tag : {"step1", "step2", "step3"}) {
+          const auto folder = path(tag);
+          if (rank() == 0) fs::create_directory(folder);
+          barrier();
+          save_safetensors(model, folder + "/model");
+          if (rank() == 0) save(std::string(tag), path("newest"), {.partial = false});
+          tags.push_back(folder);
+          if (rank() == 0 && tags.size() > kKept) fs::remove_all(tags[tags.size() - kKept - 1]);
+          barrier();
+        }
+        const auto newest = load<std::string>(path("newest"), {.partial = false});
+        EXPECT_EQ(newest, "step3");
+        load_safetensors(model, path(newest) + "/model");
+        barrier();
+        EXPECT_FALSE(is_there("step1"));
+        EXPECT_TRUE(is_there("step2"));
       },
       layout(2));
 }

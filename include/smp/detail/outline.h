@@ -3,11 +3,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 #include "smp/detail/export.h"
+
+namespace smp {
+struct Packet;
+}
 
 namespace smp::detail {
 
@@ -23,6 +29,15 @@ enum class PartKind : char {
   kList,    ///< of any length, its entries in order: a std::vector
   kArray,   ///< of a length that its type fixes
   kMap,     ///< its entries have keys
+  kOwn,     ///< of a type whose Codec says what a microbatch gets; what is in it is no part
+};
+
+/// How the Codec of a type slices a value (Codec<T>::slice and rows).
+struct SliceRule {
+  const std::type_info* type = nullptr;
+  /// Returns what each microbatch gets of the packed value, packed.
+  std::vector<Packet> (*slices)(Packet whole, int microbatches) = nullptr;
+  std::int64_t rows = -1;  ///< of the value; -1: its codec does not say
 };
 
 /// A part of a value, as it lies in the value's Packet.
@@ -37,6 +52,7 @@ struct OutlinePart {
   PacketPlace begin, end = {};
   std::size_t entries = 0;                     ///< of a container
   std::vector<PacketPlace> entry_begins = {};  ///< of a list
+  SliceRule rule = {};                         ///< of PartKind::kOwn
 };
 
 /// The tensors and containers of a value, each before those that are parts of it. What a Codec of
@@ -46,6 +62,8 @@ class SMP_API Outline {
   const std::vector<OutlinePart>& parts() const noexcept { return parts_; }
 
   void add_tensor(PacketPlace at);
+  /// Adds a value that its Codec slices.
+  void add_own(const SliceRule& rule, PacketPlace begin, PacketPlace end);
   /// Begins a container, which becomes the innermost one.
   void open(PartKind kind, std::size_t entries, PacketPlace at);
   /// Begins an entry of the innermost container, which is a list.

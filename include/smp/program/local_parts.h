@@ -25,6 +25,15 @@ SMP_API std::vector<torch::nn::Module*> local_modules(const DistributedModelBase
 /// Returns the buffers of DistributedModelBase::local_named_buffers() without their names.
 SMP_API std::vector<at::Tensor> local_buffers(const DistributedModelBase& model);
 
+/// True if `buffer`, one of the model's, is a part of a buffer that ranks share: never, since
+/// modules slice parameters alone (smp/tp/distributed_module.h); what they register as a buffer is
+/// whole on every rank. Threads: the rank's. @throws UsageError  it is none of the model's.
+SMP_API bool is_distributed_buffer(const DistributedModelBase& model, const at::Tensor& buffer);
+/// True if `buffer`, one of the model's, is of a distributed module, or of one below it: what such
+/// a module computes is of the samples of all ranks of the TP_GROUP. Threads: the rank's.
+/// @throws UsageError  it is none of the model's.
+SMP_API bool is_scaled_batch_buffer(const DistributedModelBase& model, const at::Tensor& buffer);
+
 /// Returns all parameters and buffers, in the memory of the CPU, on every rank: copies, under the
 /// names of smp::state_dict(). The model stays where it is and goes on. All ranks call it, outside
 /// of steps. @throws as DistributedModelBase::state_dict()

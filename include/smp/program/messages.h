@@ -2,6 +2,7 @@
 // together, smp::barrier() and its like, is in smp/session.h.)
 #pragma once
 
+#include <optional>
 #include <typeinfo>
 #include <utility>
 
@@ -22,7 +23,27 @@ struct Peer {
 
 namespace detail {
 SMP_API void send(Packet value, const std::type_info& type, const Peer& to);
+SMP_API bool send_and_wait(Packet value, const std::type_info& type, const Peer& to,
+                           double seconds);
 SMP_API Packet recv_from(const Peer& from, const std::type_info& type);
+SMP_API std::optional<Packet> try_recv_from(const Peer& from, const std::type_info& type,
+                                            double seconds);
+
+template <class T>
+Packet pack_message(const T& value) {
+  static_assert(is_crossable_v<T>, "smp: values of this type cannot cross ranks; see smp/codec.h");
+  Writer writer;
+  writer.put(value);
+  return std::move(writer).take();
+}
+template <class T>
+T unpack_message(Packet packet) {
+  static_assert(is_crossable_v<T>, "smp: values of this type cannot cross ranks; see smp/codec.h");
+  Reader reader(packet);
+  T value = reader.get<T>();
+  reader.finish();
+  return value;
+}
 }  // namespace detail
 
 /// Sends `value` to another rank, which calls recv_from(). Does not wait for it: the value, its
@@ -42,10 +63,19 @@ SMP_API Packet recv_from(const Peer& from, const std::type_info& type);
 /// @throws PeerLostError  the job has ended.
 template <class T>
 void send(const T& value, const Peer& to) {
-  static_assert(is_crossable_v<T>, "smp: values of this type cannot cross ranks; see smp/codec.h");
-  Writer writer;
-  writer.put(value);
-  detail::send(std::move(writer).take(), typeid(T), to);
+  detail::send(detail::pack_message(value), typeid(T), to);
+}
+
+/// Sends `value` as send() does and waits until the receiver has taken it, `seconds` at most.
+/// Returns whether it has; a message that was not taken in time stays sent, and may be received
+/// later. Where nothing is sent it returns true. Two ranks that both wait for the other to receive
+/// first wait in vain, until their deadlines.
+/// @throws UsageError     as send(); `seconds` is negative or no number; inside a node of autograd,
+///                        where nothing may wait.
+/// @throws PeerLostError  the receiver has left, or the running step has failed.
+template <class T>
+[[nodiscard]] bool send_and_wait(const T& value, const Peer& to, double seconds) {
+  return detail::send_and_wait(detail::pack_message(value), typeid(T), to, seconds);
 }
 
 /// Returns the next value that `from` sends to this rank with that tag; suspends until it is there.
@@ -58,12 +88,20 @@ void send(const T& value, const Peer& to) {
 ///                        abort_seconds (after stall_seconds a report says who waits for whom).
 template <class T>
 T recv_from(const Peer& from) {
-  static_assert(is_crossable_v<T>, "smp: values of this type cannot cross ranks; see smp/codec.h");
-  Packet packet = detail::recv_from(from, typeid(T));
-  Reader reader(packet);
-  T value = reader.get<T>();
-  reader.finish();
-  return value;
+  return detail::unpack_message<T>(detail::recv_from(from, typeid(T)));
+}
+
+/// Returns the next value as recv_from() does if it comes within `seconds`, else nothing: then a
+/// later call gets it. 0 looks whether it is there. In a trial run, and while a job is only
+/// planned, nothing comes. (In steps the answer depends on timing, so results do where code goes
+/// on without the value.)
+/// @throws UsageError     as recv_from(); `seconds` is negative or no number.
+/// @throws PeerLostError  as recv_from().
+template <class T>
+[[nodiscard]] std::optional<T> try_recv_from(const Peer& from, double seconds) {
+  auto packet = detail::try_recv_from(from, typeid(T), seconds);
+  if (!packet) return std::nullopt;
+  return detail::unpack_message<T>(std::move(*packet));
 }
 
 }  // namespace smp

@@ -1,13 +1,29 @@
 // api/files/local_parts.cpp: see the header.
 #include "smp/program/local_parts.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "api/model/describe_model.h"
+#include "base/check.h"
 #include "smp/session.h"
 
 namespace smp {
+namespace {
+
+/// Returns the name of a buffer of the model. @param call  who asks
+std::string name_of_buffer(const DistributedModelBase& model, const at::Tensor& buffer,
+                           const char* call) {
+  for (const auto& [name, own] : model.named_buffers()) {
+    if (own.is_same(buffer)) return name;
+  }
+  SMP_REQUIRE(false, "rank ", rank(), ": ", call, ": ",
+              buffer.defined() ? "the tensor is no buffer of the model" : "the tensor is undefined",
+              "; parameters are asked for by model.is_distributed_parameter()");
+}
+
+}  // namespace
 
 std::vector<std::pair<std::string, torch::nn::Module*>> local_named_modules(
     const DistributedModelBase& model) {
@@ -36,6 +52,20 @@ std::vector<at::Tensor> local_buffers(const DistributedModelBase& model) {
   std::vector<at::Tensor> buffers;
   for (const auto& [name, buffer] : model.local_named_buffers()) buffers.push_back(buffer);
   return buffers;
+}
+
+bool is_distributed_buffer(const DistributedModelBase& model, const at::Tensor& buffer) {
+  name_of_buffer(model, buffer, "smp::is_distributed_buffer");
+  return false;
+}
+
+bool is_scaled_batch_buffer(const DistributedModelBase& model, const at::Tensor& buffer) {
+  const auto name = name_of_buffer(model, buffer, "smp::is_scaled_batch_buffer");
+  const auto modules = model.distributed_modules();
+  return std::any_of(modules.begin(), modules.end(), [&](const auto& module) {
+    const auto& path = module.first;
+    return path.empty() || (name.starts_with(path) && name[path.size()] == '.');
+  });
 }
 
 StateDict cpu(const DistributedModelBase& model) {

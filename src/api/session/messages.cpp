@@ -1,5 +1,6 @@
 // api/session/messages.cpp: see the header. A message is a word in a lane of its own of the two
-// ranks: numbered, so that frames may overtake each other.
+// ranks: numbered, so that frames may overtake each other. So is the receipt of one whose sender
+// waits for it; what comes for one that waits no longer is dropped.
 #include "smp/program/messages.h"
 
 #include <c10/util/Type.h>
@@ -7,20 +8,26 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "api/rank/exchange.h"
 #include "api/rank/public_call.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/random.h"
+#include "d2d/collectives/collective.h"
 #include "d2d/tensors/tensor_data.h"
+#include "fiber/scheduler.h"
 #include "server/running/inside_node.h"
 
 namespace smp {
 namespace {
 
 constexpr std::uint64_t kMessageLanes =
-    0x6d657373616765;                            // apart from those of modules and replicas
+    0x6d657373616765;  // apart from those of modules and replicas
+constexpr std::uint64_t kReceiptLanes = 0x72656365697074;
 constexpr const char* kCall = "smp::recv_from";  // the call of both ends, as the inbox sees it
+constexpr base::Nanoseconds kBetweenLooks = base::kMillisecond / 5;
 
 /// As messages call it: "rank 2 (number 1 of its group, tag 5)".
 std::string text_of(const Peer& peer, GlobalRank rank) {
@@ -60,10 +67,10 @@ class MessageEnd {
   /// Whether nobody is there: code is tried out, or a job is planned, on this rank alone.
   bool alone() const noexcept { return own_.is_tracing() || own_.parts().plan_request.has_value(); }
 
-  /// Of messages from `sender`, one of the two.
-  d2d::Communicator lane(GlobalRank sender) const {
+  /// Of messages from `sender`, one of the two, or of receipts that it gives.
+  d2d::Communicator lane(GlobalRank sender, std::uint64_t kind = kMessageLanes) const {
     const auto first = std::min(own_rank(), rank_), second = std::max(own_rank(), rank_);
-    auto key = base::mix_key(kMessageLanes, std::uint64_t{sender == first ? 0U : 1U});
+    auto key = base::mix_key(kind, std::uint64_t{sender == first ? 0U : 1U});
     key = base::mix_key(key, static_cast<std::uint64_t>(peer_.tag));
     key = base::mix_key(key, static_cast<std::uint64_t>(microbatch_));
     const auto ranks = own_.groups().among({first, second});
@@ -84,6 +91,69 @@ class MessageEnd {
   int microbatch_ = -1;
 };
 
+/// What stands before the value.
+struct Heading {
+  std::string type;
+  std::uint64_t receipt = 0;  ///< 0: none is wanted; else 1 + its number
+};
+
+void send_word(const MessageEnd& end, const Heading& heading, Packet value) {
+  for (auto& tensor : value.tensors) {
+    if (tensor.defined()) tensor = d2d::independent_copy(tensor);
+  }
+  auto message = detail::pack_message(heading);
+  message.bytes += value.bytes;
+  message.tensors = std::move(value.tensors);
+  end.lane(end.own_rank()).tell(0, to_payload(std::move(message)), {end.rank()}, "smp::send");
+}
+
+/// Returns the value of the next message, after what stands before it.
+Packet hear_word(const MessageEnd& end, const std::string& wanted, const std::string& what) {
+  auto packet = to_packet(end.lane(end.rank()).hear(0, end.rank(), what.c_str()));
+  const auto heading = Reader(packet).get<Heading>();
+  if (heading.receipt > 0) {
+    end.lane(end.own_rank(), kReceiptLanes)
+        .tell(heading.receipt - 1, {}, {end.rank()}, "smp::send_and_wait");
+  }
+  SMP_REQUIRE(heading.type == wanted, "rank ", end.own_rank(), ": ", what, ": it sent a ",
+              heading.type, "; both ends must name the same type");
+  packet.bytes.erase(0, detail::pack_message(heading).bytes.size());
+  return packet;
+}
+
+std::string text_of_receiving(const MessageEnd& end, const std::string& type) {
+  return base::concat(kCall, '<', type, "> from ", end.text(), end.place());
+}
+
+/// Refuses to wait where nothing may.
+void require_that_it_may_wait(const MessageEnd& end, const std::string& what) {
+  SMP_REQUIRE(!server::inside_node(), "rank ", end.own_rank(), ": ", what,
+              ": inside a node of autograd nothing may wait; do it in forward");
+}
+
+void require_duration(const MessageEnd& end, const std::string& what, double seconds) {
+  SMP_REQUIRE(seconds >= 0, "rank ", end.own_rank(), ": ", what, " within ", seconds,
+              " seconds: give 0 or more");
+}
+
+/// Suspends until `is_decided()`, `seconds` at most; returns whether it is.
+template <class IsDecided>
+bool comes_within(double seconds, GlobalRank teller, const std::string& what,
+                  const IsDecided& is_decided) {
+  constexpr double kLongest = 1e9;  // seconds, so that nanoseconds are a number
+  auto& scheduler = fiber::Scheduler::instance();
+  const fiber::WaitReason reason{what.c_str(), "", teller.value(), -1};
+  const auto end = scheduler.clock().now() +
+                   static_cast<base::Nanoseconds>(std::min(seconds, kLongest) * base::kSecond);
+  if (!scheduler.simulated()) scheduler.poll_all();  // what lies at the door
+  while (!is_decided()) {
+    const auto left = end - scheduler.clock().now();
+    if (left <= 0) return false;
+    scheduler.sleep_for(std::min(left, kBetweenLooks), reason);
+  }
+  return true;
+}
+
 }  // namespace
 
 void detail::send(Packet value, const std::type_info& type, const Peer& to) {
@@ -91,38 +161,58 @@ void detail::send(Packet value, const std::type_info& type, const Peer& to) {
   if (end.alone()) return;
   std::optional<PublicCall> call;
   end.note_call(call);
-  for (auto& tensor : value.tensors) {
-    if (tensor.defined()) tensor = d2d::independent_copy(tensor);
-  }
-  Writer whole;
-  whole.put(c10::demangle(type.name()));
-  auto message = std::move(whole).take();
-  message.bytes += value.bytes;
-  message.tensors = std::move(value.tensors);
-  end.lane(end.own_rank()).tell(0, to_payload(std::move(message)), {end.rank()}, "smp::send");
+  send_word(end, {c10::demangle(type.name())}, std::move(value));
+}
+
+bool detail::send_and_wait(Packet value, const std::type_info& type, const Peer& to,
+                           double seconds) {
+  const MessageEnd end("smp::send_and_wait", to);
+  const auto what = base::concat("smp::send_and_wait to ", end.text(), end.place());
+  require_duration(end, what, seconds);
+  if (end.alone()) return true;
+  require_that_it_may_wait(end, what);
+  std::optional<PublicCall> call;
+  end.note_call(call);
+  const auto receipts = end.lane(end.rank(), kReceiptLanes);
+  d2d::Collective receipt(receipts, receipts.next_number(),
+                          {d2d::CollectiveKind::kBroadcast, end.rank().value(), -1, {}},
+                          what.c_str());  // takes its number, whoever sends meanwhile
+  send_word(end, {c10::demangle(type.name()), receipt.id().number + 1}, std::move(value));
+  constexpr auto kWord = d2d::CollectivePhase::kExchange;
+  const auto decided = [&] { return receipt.is_decided(kWord, end.rank()); };
+  if (!comes_within(seconds, end.rank(), what, decided)) return false;
+  receipt.take(kWord, end.rank());
+  return true;
 }
 
 Packet detail::recv_from(const Peer& from, const std::type_info& type) {
   const MessageEnd end(kCall, from);
   const auto wanted = c10::demangle(type.name());
+  const auto what = text_of_receiving(end, wanted);
   SMP_REQUIRE(!end.alone(), "rank ", end.own_rank(), ": ", kCall, " from ", end.text(), end.place(),
               ": this rank runs alone, in advance of the others or to plan a job; ask "
               "smp::is_tracing() and smp::is_planning(), and take some value of type ",
               wanted);
-  SMP_REQUIRE(!server::inside_node(), "rank ", end.own_rank(), ": ", kCall, " from ", end.text(),
-              end.place(), ": inside a node of autograd nothing may wait; receive it in forward");
+  require_that_it_may_wait(end, what);
   std::optional<PublicCall> call;
   end.note_call(call);
-  const auto what = base::concat(kCall, '<', wanted, "> from ", end.text(), end.place());
-  auto packet = to_packet(end.lane(end.rank()).hear(0, end.rank(), what.c_str()));
-  Reader reader(packet);
-  const auto sent = reader.get<std::string>();
-  SMP_REQUIRE(sent == wanted, "rank ", end.own_rank(), ": ", what, ": it sent a ", sent,
-              "; both ends must name the same type");
-  Writer name;
-  name.put(sent);
-  packet.bytes.erase(0, std::move(name).take().bytes.size());
-  return packet;
+  return hear_word(end, wanted, what);
+}
+
+std::optional<Packet> detail::try_recv_from(const Peer& from, const std::type_info& type,
+                                            double seconds) {
+  const MessageEnd end(kCall, from);
+  const auto wanted = c10::demangle(type.name());
+  const auto what = text_of_receiving(end, wanted);
+  require_duration(end, what, seconds);
+  if (end.alone()) return std::nullopt;
+  require_that_it_may_wait(end, what);
+  std::optional<PublicCall> call;
+  end.note_call(call);
+  const auto lane = end.lane(end.rank());
+  const auto decided = [&] { return lane.would_hear(0, end.rank()); };
+  if (!comes_within(seconds, end.rank(), what, decided)) return std::nullopt;
+  return hear_word(end, wanted, what);
 }
 
 }  // namespace smp

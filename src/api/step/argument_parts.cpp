@@ -1,6 +1,8 @@
 // api/step/argument_parts.cpp: names are compared as whole steps of the way to a part.
 #include "api/step/argument_parts.h"
 
+#include <c10/util/Type.h>
+
 #include <algorithm>
 #include <map>
 #include <string_view>
@@ -55,6 +57,8 @@ const char* name_of(PartKind kind) {
       return "an array";
     case PartKind::kMap:
       return "a map";
+    case PartKind::kOwn:
+      return "a value";
   }
   return "?";
 }
@@ -85,7 +89,10 @@ ArgumentParts::ArgumentParts(const std::vector<detail::StepArgument>& arguments,
     auto& part = (*this)[p];
     apply_options(part);
     part.holds_tensors = !part.whole && (part.is_tensor() || part.holds_tensors);
-    if (part.holds_tensors && part.inside >= 0) (*this)[part.inside].holds_tensors = true;
+    part.holds_own = !part.whole && (part.is_own() || part.holds_own);
+    if (part.inside < 0) continue;
+    (*this)[part.inside].holds_tensors |= part.holds_tensors;
+    (*this)[part.inside].holds_own |= part.holds_own;
   }
 }
 
@@ -186,6 +193,7 @@ std::string ArgumentParts::text_of(const ArgumentPart& part) const {
     const auto& tensor = tensors[first.begin.tensors];
     shape = concat(tensor.scalar_type(), ' ', tensor.sizes());
   }
+  if (part.is_own()) return concat("of type ", c10::demangle(first.rule.type->name()));
   if (part.is_tensor()) {
     const auto count = part.places.size();
     return count == 1 ? shape : concat(count, " tensors, the first ", shape);

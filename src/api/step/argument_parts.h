@@ -28,11 +28,14 @@ struct ArgumentPart {
   bool by_entries = false;     ///< StepOptions::split_entries names it, and it is a list
   std::optional<int> axis;     ///< of a tensor that StepOptions::split_axes names
   bool holds_tensors = false;  ///< it is one, or has some, that non_split does not name
+  bool holds_own = false;      ///< its codec slices it, or has such parts, likewise
 
   detail::Cut cut = detail::Cut::kWhole;  ///< what becomes of it
 
   bool is_tensor() const noexcept { return kind == detail::PartKind::kTensor; }
   bool is_list() const noexcept { return kind == detail::PartKind::kList; }
+  /// True if its codec says what a microbatch gets.
+  bool is_own() const noexcept { return kind == detail::PartKind::kOwn; }
   /// Number of entries of the container, in the first of its places.
   std::size_t entries() const { return places.front()->entries; }
   /// True if there are so many entries in each of its places.

@@ -36,6 +36,7 @@ std::string joined(const std::set<std::int64_t>& numbers) {
 BatchRows::BatchRows(const ArgumentParts& parts, const detail::SeenCuts& seen, bool several)
     : parts_(parts), seen_(seen), several_(several) {
   take_of_tensors();
+  take_of_codecs();
   if (count_ < 0) take_of_options();
   if (count_ < 0) take_of_lists();
   SMP_REQUIRE(count_ != 0, "the batch of this step has no rows");
@@ -61,6 +62,23 @@ void BatchRows::take_of_tensors() {
       take(part, tensor.size(parts_.axis_of(part, tensor)));
     }
   }
+}
+
+void BatchRows::take_of_codecs() {
+  for (const auto& part : parts_) {
+    if (!part.is_own() || part.whole || is_of_a_row(part)) continue;
+    for (const auto* place : part.places) {
+      if (place->rule.rows >= 0) take(part, place->rule.rows);
+    }
+  }
+}
+
+/// True if the options say that it is a part of one row.
+bool BatchRows::is_of_a_row(const ArgumentPart& part) const {
+  for (int c = part.inside; c >= 0; c = parts_[c].inside) {
+    if (parts_[c].by_entries) return true;
+  }
+  return false;
 }
 
 void BatchRows::take_of_options() {
@@ -126,8 +144,8 @@ BatchRows::Fit BatchRows::fit_list(const ArgumentPart& list) const {
 /// for each.
 bool BatchRows::has_list_beside(const ArgumentPart& list) const {
   return list.entries() > 1 && std::any_of(parts_.begin(), parts_.end(), [&](const auto& other) {
-           return other.is_list() && !other.in_list && !other.whole && other.has_no_tensors() &&
-                  other.entries() == list.entries();
+           return other.is_list() && !other.in_list && !other.whole && !other.holds_own &&
+                  other.has_no_tensors() && other.entries() == list.entries();
          });
 }
 

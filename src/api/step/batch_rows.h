@@ -9,8 +9,8 @@
 
 namespace smp {
 
-/// The rows of a batch: those of the tensors that are no entries of lists, else those that the
-/// options name, else the only number that fits each list of tensors.
+/// The rows of a batch: those of the tensors that are no entries of lists, and those that codecs
+/// count; else those that the options name, else the only number that fits each list of tensors.
 class BatchRows {
  public:
   /// @param seen     what became of lists in earlier calls
@@ -35,12 +35,14 @@ class BatchRows {
 
   void take(const ArgumentPart& part, std::int64_t rows);
   void take_of_tensors();
+  void take_of_codecs();
   void take_of_options();
   void take_of_lists();
   Fit fit_tensors(const ArgumentPart& part) const;
   Fit fit_list(const ArgumentPart& list) const;
   Fit fit_container(const ArgumentPart& container) const;
   Fit fit_as_seen(const ArgumentPart& list) const;
+  bool is_of_a_row(const ArgumentPart& part) const;
   bool has_list_beside(const ArgumentPart& list) const;
 
   const ArgumentParts& parts_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "api/step/argument_parts.h"
 #include "api/step/batch_rows.h"
@@ -41,13 +42,17 @@ class Cutter {
     }
     SMP_REQUIRE(!several_ || seen_.contains(path), "argument ", path, " of the step is ", what,
                 ", as many as the batch has rows, and cannot be split: every microbatch would get "
-                "the whole. If an entry belongs to a row, pass a std::vector; if not, name it in "
-                "StepOptions::non_split");
+                "the whole. If an entry belongs to a row, pass a std::vector, or give its type a "
+                "codec with slice() (smp/codec.h); if not, name it in StepOptions::non_split");
   }
 
  private:
   void cut(ArgumentPart& part) {
     if (part.whole) return;
+    if (part.is_own()) {
+      part.cut = Cut::kOwn;
+      return;
+    }
     if (part.is_tensor()) {
       if (rows_.count() > 0) part.cut = Cut::kAxis;
       return;
@@ -68,7 +73,17 @@ class Cutter {
                   "; StepOptions::split_entries says that its entries are the rows");
       return remember(list, Cut::kEntries);
     }
+    if (list.holds_own) return cut_of_own(list);
     return list.holds_tensors ? cut_of_tensors(list) : cut_of_values(list);
+  }
+
+  /// Each entry has all rows: what is sliced by its codec, and the tensors beside.
+  Cut cut_of_own(const ArgumentPart& list) {
+    SMP_REQUIRE(!list.holds_tensors || rows_.fit_members(list), who(list),
+                ": it has values that their codecs slice, and tensors that do not have the rows. "
+                "If its entries are the rows, say split_entries = {",
+                list.as_option(), "}", kOptions);
+    return Cut::kWhole;
   }
 
   Cut cut_of_tensors(const ArgumentPart& list) {
@@ -174,11 +189,12 @@ Division::Division(const std::vector<detail::StepArgument>& arguments, const Ste
     const auto& [packet, outline, type, entries] = arguments[a];
     cuts_.emplace_back(packet.tensors.size());
     divided_.emplace_back();
-    if (type == nullptr) continue;
+    own_.emplace_back();
+    if (type == nullptr || !outline.parts().empty()) continue;
     const auto name = std::to_string(a);
     const bool meant = options.non_split.contains(ArgumentName(name));
     if (entries && !meant) cutter.require_whole(name, words.text_of(*type, *entries), *entries);
-    words.tell_unknown(name, *type, meant);
+    if (packet.bytes.empty() && packet.tensors.empty()) words.tell_unknown(name, *type, meant);
   }
   for (const auto& part : parts) {
     for (const auto* place : part.places) {
@@ -188,12 +204,23 @@ Division::Division(const std::vector<detail::StepArgument>& arguments, const Ste
       } else if (part.cut == Cut::kEntries) {
         divided_[part.argument].push_back(place);
         note_rows(*place, cuts_[part.argument]);
+      } else if (part.cut == Cut::kOwn) {
+        divided_[part.argument].push_back(place);
+        own_[part.argument].push_back({place, part.path});
+        for (auto t = place->begin.tensors; t < place->end.tensors; ++t) {
+          cuts_[part.argument][t] = {Cut::kOwn};
+        }
       }
     }
   }
-  for (auto& lists : divided_) {
-    std::sort(lists.begin(), lists.end(), [](const auto* one, const auto* other) {
-      return one->begin.bytes < other->begin.bytes;
+  const auto lies_before = [](const OutlinePart* one, const OutlinePart* other) {
+    return std::pair(one->begin.bytes, one->begin.tensors) <
+           std::pair(other->begin.bytes, other->begin.tensors);
+  };
+  for (auto& places : divided_) std::sort(places.begin(), places.end(), lies_before);
+  for (auto& places : own_) {
+    std::sort(places.begin(), places.end(), [&](const auto& one, const auto& other) {
+      return lies_before(one.place, other.place);
     });
   }
   words.tell();
@@ -201,14 +228,18 @@ Division::Division(const std::vector<detail::StepArgument>& arguments, const Ste
   for (const auto& text : words.doubtful()) doubtful_.push_back(text);
 }
 
-std::string Division::bytes(std::size_t argument, RowRange rows) const {
+std::string Division::bytes(std::size_t argument, MicrobatchRows rows,
+                            const std::vector<std::string_view>& own) const {
   const auto& all = arguments_[argument].packet.bytes;
-  const auto& lists = divided_[argument];
-  if (lists.empty()) return all;
   std::string bytes;
-  std::size_t done = 0;
-  for (const auto* list : lists) {
+  std::size_t done = 0, own_done = 0;
+  for (const auto* list : divided_[argument]) {
     bytes.append(all, done, list->begin.bytes - done);
+    if (list->kind == detail::PartKind::kOwn) {
+      if (!own.empty()) bytes.append(own.at(own_done++));
+      done = list->end.bytes;
+      continue;
+    }
     const auto length = static_cast<std::uint64_t>(rows.length);
     bytes.append(reinterpret_cast<const char*>(&length), sizeof length);  // as Writer::count()
     const auto begin_of = [&](std::int64_t row) {

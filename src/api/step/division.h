@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "schedule/split_step.h"
@@ -12,19 +13,17 @@
 
 namespace smp {
 
-/// Neighbouring rows of a batch.
-struct RowRange {
-  std::int64_t start = 0;
-  std::int64_t length = 0;
-
-  bool has(std::int64_t row) const noexcept { return row >= start && row < start + length; }
-};
-
 /// What becomes of one tensor of the arguments.
 struct TensorCut {
   detail::Cut cut = detail::Cut::kWhole;
   int axis = 0;          ///< of Cut::kAxis, not negative
   std::int64_t row = 0;  ///< of Cut::kEntries: the row that the tensor is of
+};
+
+/// A value whose Codec says what a microbatch gets of it.
+struct OwnPlace {
+  const detail::OutlinePart* place = nullptr;
+  std::string path;  ///< "1.images"
 };
 
 /// The division of a step's arguments. Threads: any; reads no values of tensors.
@@ -44,9 +43,13 @@ class Division {
   const TensorCut& cut(std::size_t argument, std::size_t tensor) const {
     return cuts_[argument][tensor];
   }
+  /// Returns the values in an argument that their codecs slice, in order.
+  const std::vector<OwnPlace>& own(std::size_t argument) const { return own_[argument]; }
   /// Returns the bytes of an argument in which lists that are split have the entries of these rows
-  /// alone.
-  std::string bytes(std::size_t argument, RowRange rows) const;
+  /// alone, and values that their codecs slice are the bytes `own`, one each; without them they are
+  /// left out.
+  std::string bytes(std::size_t argument, MicrobatchRows rows,
+                    const std::vector<std::string_view>& own = {}) const;
 
   /// Returns what becomes of each argument, and of its parts, in words.
   const std::vector<schedule::SplitArgument>& told() const noexcept { return told_; }
@@ -59,6 +62,7 @@ class Division {
   std::int64_t rows_ = -1;
   std::vector<std::vector<TensorCut>> cuts_;                      // by argument and tensor
   std::vector<std::vector<const detail::OutlinePart*>> divided_;  // by argument, in order
+  std::vector<std::vector<OwnPlace>> own_;                        // by argument, in order
   std::vector<schedule::SplitArgument> told_;
   std::vector<std::string> doubtful_;
 };

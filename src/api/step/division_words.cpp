@@ -28,7 +28,8 @@ void DivisionWords::tell() {
                                  list.as_option(), "}; if not, split_axes = {{", list.as_option(),
                                  ", 0}} (StepOptions in smp/step.h)"));
     }
-    const bool unsure = rows_.count() < 0 && several_ && part.is_list() && !part.whole;
+    const bool unsure =
+        rows_.count() < 0 && several_ && part.is_list() && !part.whole && !part.holds_own;
     if (!unsure || part.entries() < 2) continue;
     doubtful_.push_back(
         concat("argument ", part.path, " of a step is ", parts_.text_of(part),
@@ -52,7 +53,7 @@ bool DivisionWords::is_worth_telling(const ArgumentPart& part) const {
     const auto& container = parts_[c];
     if (container.whole || container.cut == Cut::kEntries) return false;
   }
-  if (part.is_tensor() || part.whole || part.cut == Cut::kEntries) return true;
+  if (part.is_tensor() || part.is_own() || part.whole || part.cut == Cut::kEntries) return true;
   return part.has_no_tensors() && !part.in_list && !parts_.is_cut_below(part);
 }
 
@@ -65,8 +66,8 @@ void DivisionWords::tell_unknown(const std::string& name, const std::type_info& 
   doubtful_.push_back(
       concat("argument ", name, " of a step is of type ", c10::demangle(type.name()),
              ", which cannot be taken apart: every microbatch gets the whole. If it holds a batch, "
-             "pass its tensors or give it a codec (smp/codec.h); if not, StepOptions::non_split "
-             "says so"));
+             "pass its tensors or give it a codec, with slice() if need be (smp/codec.h); if not, "
+             "StepOptions::non_split says so"));
 }
 
 std::string DivisionWords::text_of(const std::type_info& type, std::size_t entries) const {
@@ -75,6 +76,7 @@ std::string DivisionWords::text_of(const std::type_info& type, std::size_t entri
 
 std::string DivisionWords::how(const ArgumentPart& part) const {
   if (part.cut == Cut::kEntries) return "an entry a row";
+  if (part.cut == Cut::kOwn) return "as its codec says";
   if (part.cut == Cut::kWhole) return part.whole ? "whole (non_split)" : "whole";
   return concat("along axis ", parts_.axis_of(part, parts_.tensor(part, *part.places.front())));
 }

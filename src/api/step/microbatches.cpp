@@ -52,17 +52,15 @@ Microbatches::Microbatches(std::vector<detail::StepArgument> arguments, const St
   SMP_REQUIRE(wanted >= 1, "a step of ", wanted, " microbatches; at least one is needed");
   choose_rows(wanted);
   choose_weights(loss);
+  own_.emplace(arguments_, division_, count_);
   microbatches_.resize(static_cast<std::size_t>(count_));
 }
 
 void Microbatches::choose_rows(int wanted) {
   const auto rows = division_.rows();
   count_ = rows < 0 ? wanted : static_cast<int>(std::min<std::int64_t>(wanted, rows));
-  std::int64_t start = 0;
   for (int i = 0; i < count_; ++i) {
-    const auto length = rows < 0 ? 0 : rows / count_ + (i < rows % count_ ? 1 : 0);
-    rows_.push_back({start, length});
-    start += length;
+    rows_.push_back(rows < 0 ? MicrobatchRows{} : microbatch_rows(rows, i, count_));
   }
 }
 
@@ -98,33 +96,86 @@ at::Tensor Microbatches::part_of(const at::Tensor& whole, std::size_t argument, 
   return whole.narrow(own.axis, rows.start, rows.length);
 }
 
+template <class Given, class Own>
+void Microbatches::for_tensors(std::size_t argument, int microbatch, Given&& given,
+                               Own&& own) const {
+  std::size_t next = 0;
+  const auto pass = [&](std::size_t end) {
+    for (; next < end; ++next) {
+      if (has(microbatch, argument, next)) given(next);
+    }
+  };
+  const auto& places = division_.own(argument);
+  for (std::size_t p = 0; p < places.size(); ++p) {
+    pass(places[p].place->begin.tensors);
+    for (const auto& tensor : own_->of(argument, microbatch)[p].tensors) own(tensor);
+    next = places[p].place->end.tensors;
+  }
+  pass(arguments_[argument].packet.tensors.size());
+}
+
+/// The slices of one microbatch while they are made.
+class Microbatches::Slicing {
+ public:
+  Slicing(Microbatches& all, int microbatch)
+      : all_(all),
+        microbatch_(microbatch),
+        own_(all.microbatches_[static_cast<std::size_t>(microbatch)]) {}
+
+  void add(std::size_t argument) {
+    packets_.push_back({all_.division_.bytes(argument, all_.rows_of(microbatch_),
+                                             all_.own_->bytes(argument, microbatch_)),
+                        {}});
+    auto& tensors = packets_.back().tensors;
+    all_.for_tensors(
+        argument, microbatch_,
+        [&](std::size_t k) {
+          tensors.push_back(all_.slice(argument, k, microbatch_));
+          if (!has_history(all_.arguments_[argument].packet.tensors[k])) return;
+          own_.entering.push_back({argument, k, enter(tensors.back())});
+        },
+        [&](const at::Tensor& outside) {
+          tensors.push_back(all_.own_slice(argument, outside, microbatch_));
+          if (has_history(outside)) own_.entering_own.push_back({outside, enter(tensors.back())});
+        });
+  }
+
+  std::vector<Packet> finish() {
+    if (entering_.empty()) return std::move(packets_);
+    own_.boundary = server::make_boundary(entering_, all_require_grad(entering_.size()));
+    for (std::size_t e = 0; e < entering_.size(); ++e) {
+      const auto [packet, tensor] = places_[e];
+      packets_[packet].tensors[tensor] = entering_[e];
+    }
+    return std::move(packets_);
+  }
+
+ private:
+  static bool has_history(const at::Tensor& tensor) {
+    return tensor.defined() && tensor.requires_grad() && at::GradMode::is_enabled();
+  }
+
+  /// Makes the latest tensor an input of the boundary; returns its number there. It gets its own
+  /// storage: an in-place operation would change what the outside graph saved.
+  std::size_t enter(at::Tensor& inside) {
+    inside = inside.clone();
+    places_.emplace_back(packets_.size() - 1, packets_.back().tensors.size() - 1);
+    entering_.push_back(inside);
+    return entering_.size() - 1;
+  }
+
+  Microbatches& all_;
+  const int microbatch_;
+  Microbatch& own_;
+  std::vector<Packet> packets_;
+  std::vector<at::Tensor> entering_;
+  std::vector<std::pair<std::size_t, std::size_t>> places_;  // of entering tensors, in packets
+};
+
 std::vector<Packet> Microbatches::slices(int microbatch) {
-  auto& own = microbatches_[static_cast<std::size_t>(microbatch)];
-  std::vector<Packet> packets;
-  std::vector<at::Tensor> entering;
-  std::vector<std::pair<std::size_t, std::size_t>> places;  // of entering, in packets
-  for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    packets.push_back({division_.bytes(i, rows_of(microbatch)), {}});
-    auto& tensors = packets.back().tensors;
-    for (std::size_t k = 0; k < arguments_[i].packet.tensors.size(); ++k) {
-      if (!has(microbatch, i, k)) continue;
-      auto& inside = tensors.emplace_back(slice(i, k, microbatch));
-      const auto& whole = arguments_[i].packet.tensors[k];
-      if (!whole.defined() || !whole.requires_grad() || !at::GradMode::is_enabled()) continue;
-      // Its own storage: an in-place operation would change what the outside graph saved.
-      inside = inside.clone();
-      own.entering.push_back({i, k, entering.size()});
-      places.emplace_back(i, tensors.size() - 1);
-      entering.push_back(inside);
-    }
-  }
-  if (!entering.empty()) {
-    own.boundary = server::make_boundary(entering, all_require_grad(entering.size()));
-    for (std::size_t e = 0; e < entering.size(); ++e) {
-      packets[places[e].first].tensors[places[e].second] = entering[e];
-    }
-  }
-  return packets;
+  Slicing slicing(*this, microbatch);
+  for (std::size_t i = 0; i < arguments_.size(); ++i) slicing.add(i);
+  return slicing.finish();
 }
 
 at::Tensor Microbatches::slice(std::size_t argument, std::size_t tensor, int microbatch) {
@@ -137,20 +188,37 @@ at::Tensor Microbatches::slice(std::size_t argument, std::size_t tensor, int mic
   return own;
 }
 
+at::Tensor Microbatches::own_slice(std::size_t argument, const at::Tensor& outside,
+                                   int microbatch) {
+  if (!outside.defined()) return outside;
+  auto own = outside.variable_data();
+  if (!outside.requires_grad() && own_->is_common(outside)) {
+    microbatches_[static_cast<std::size_t>(microbatch)].shared.emplace_back(argument, own);
+  }
+  return own;
+}
+
 std::vector<Packet> Microbatches::preview(int microbatch, bool meta) const {
   std::vector<Packet> packets;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
-    packets.push_back({division_.bytes(i, rows_of(microbatch)), {}});
-    for (std::size_t k = 0; k < arguments_[i].packet.tensors.size(); ++k) {
-      if (!has(microbatch, i, k)) continue;
-      const auto& tensor = arguments_[i].packet.tensors[k];
+    packets.push_back({division_.bytes(i, rows_of(microbatch), own_->bytes(i, microbatch)), {}});
+    const auto add = [&](const at::Tensor& tensor, const auto& part) {
       auto& own = packets[i].tensors.emplace_back(tensor);
-      if (!own.defined()) continue;
+      if (!own.defined()) return;
       // First of all: a copy of a process cannot use its device, not even for a view.
-      own = part_of(meta ? shape_of(tensor) : tensor.detach(), i, k, microbatch);
+      own = part(meta ? shape_of(tensor) : tensor.detach());
       if (!meta) own = own.clone();
       if (tensor.requires_grad()) own.requires_grad_();
-    }
+    };
+    for_tensors(
+        i, microbatch,
+        [&](std::size_t k) {
+          add(arguments_[i].packet.tensors[k],
+              [&](const at::Tensor& whole) { return part_of(whole, i, k, microbatch); });
+        },
+        [&](const at::Tensor& slice) {
+          add(slice, [](const at::Tensor& whole) { return whole; });
+        });
   }
   return packets;
 }
@@ -191,6 +259,12 @@ void Microbatches::check_unchanged(int microbatch) const {
   }
 }
 
+/// Returns the gradient of an input of a microbatch's boundary; undefined if none came.
+at::Tensor Microbatches::captured(const Microbatch& own, std::size_t input) {
+  const auto& all = own.boundary->captured;
+  return input < all.size() ? all[input] : at::Tensor();
+}
+
 void Microbatches::run_outside_graph() {
   std::vector<at::Tensor> roots;
   std::vector<at::Tensor> gradients;
@@ -205,6 +279,12 @@ void Microbatches::run_outside_graph() {
     }
   }
   for (const auto& own : microbatches_) {
+    for (const auto& entering : own.entering_own) {
+      const auto gradient = captured(own, entering.input);
+      if (!gradient.defined()) continue;
+      roots.push_back(entering.outside);
+      gradients.push_back(gradient);
+    }
     if (own.boundary) own.boundary->close();
   }
   if (!roots.empty()) torch::autograd::backward(roots, gradients);
@@ -219,8 +299,7 @@ at::Tensor Microbatches::gradient_of(std::size_t argument, std::size_t tensor) c
     const auto& own = microbatches_[m];
     for (const auto& entering : own.entering) {
       if (entering.argument != argument || entering.tensor != tensor) continue;
-      if (entering.input >= own.boundary->captured.size()) continue;
-      const auto& gradient = own.boundary->captured[entering.input];
+      const auto gradient = captured(own, entering.input);
       if (!gradient.defined()) continue;
       const auto& whole = arguments_[argument].packet.tensors[tensor];
       if (!total.defined()) total = at::zeros_like(whole);

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "api/step/division.h"
+#include "api/step/own_slices.h"
 #include "module/node_pointer.h"
 #include "server/backward/executor.h"
 #include "smp/step.h"
@@ -19,7 +21,8 @@ class Microbatches {
  public:
   /// Makes at most `wanted` microbatches, as even as possible, the longer ones first.
   /// @param seen  what earlier calls of the step told of its arguments (Division)
-  /// @throws UsageError  arguments that cannot be divided (Division); weights that do not fit.
+  /// @throws UsageError  arguments that cannot be divided (Division, OwnSlices); weights that do
+  ///                     not fit.
   Microbatches(std::vector<detail::StepArgument> arguments, const StepOptions& options, int wanted,
                const std::string& loss, detail::SeenCuts& seen);
   Microbatches(const Microbatches&) = delete;
@@ -58,27 +61,42 @@ class Microbatches {
     std::size_t tensor;
     std::size_t input;  // of the boundary
   };
+  struct EnteringOwn {  // a tensor with history of a slice that a codec made
+    at::Tensor outside;
+    std::size_t input;  // of the boundary
+  };
   struct Microbatch {
     std::vector<std::pair<std::size_t, at::Tensor>> shared;  // (argument, own tensor)
     std::vector<Entering> entering;
+    std::vector<EnteringOwn> entering_own;
     NodePointer<server::BoundaryInput> boundary;
   };
 
+  class Slicing;
+  /// Calls `given(k)` for each tensor of the argument that the microbatch gets, or a part of it,
+  /// and `own(tensor)` for those of slices that codecs made, in the order of the slice.
+  template <class Given, class Own>
+  void for_tensors(std::size_t argument, int microbatch, Given&& given, Own&& own) const;
   void choose_rows(int wanted);
   void choose_weights(const std::string& loss);
   /// The rows of a microbatch; none if nothing is split.
-  RowRange rows_of(int microbatch) const { return rows_.at(static_cast<std::size_t>(microbatch)); }
+  MicrobatchRows rows_of(int microbatch) const {
+    return rows_.at(static_cast<std::size_t>(microbatch));
+  }
   bool has(int microbatch, std::size_t argument, std::size_t tensor) const;
   at::Tensor part_of(const at::Tensor& whole, std::size_t argument, std::size_t tensor,
                      int microbatch) const;
   at::Tensor slice(std::size_t argument, std::size_t tensor, int microbatch);
+  at::Tensor own_slice(std::size_t argument, const at::Tensor& outside, int microbatch);
+  static at::Tensor captured(const Microbatch& own, std::size_t input);
   at::Tensor gradient_of(std::size_t argument, std::size_t tensor) const;
 
   const std::vector<detail::StepArgument> arguments_;
   const StepOptions options_;
   const Division division_;
   int count_ = 1;
-  std::vector<RowRange> rows_;
+  std::vector<MicrobatchRows> rows_;
+  std::optional<OwnSlices> own_;
   std::vector<double> weights_;
   std::vector<Microbatch> microbatches_;
 };

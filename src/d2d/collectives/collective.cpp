@@ -60,6 +60,10 @@ bool Collective::has_come(CollectivePhase phase, GlobalRank peer) const {
   return owner_.inbox_.has_come(id_, phase, peer);
 }
 
+bool Collective::is_decided(CollectivePhase phase, GlobalRank peer) const {
+  return owner_.inbox_.is_decided(id_, phase, peer);
+}
+
 void Collective::watch(fiber::Event& event) { owner_.inbox_.watch(id_, event); }
 
 Payload Collective::take(CollectivePhase phase, GlobalRank peer) {

@@ -43,6 +43,8 @@ class Collective {
   Payload take(CollectivePhase phase, GlobalRank peer);
   /// True if take() would not suspend.
   bool has_come(CollectivePhase phase, GlobalRank peer) const;
+  /// True if take() would not suspend, since the message is here or none can come any more.
+  bool is_decided(CollectivePhase phase, GlobalRank peer) const;
   /// Signals `event` when something arrives; see CollectiveInbox::watch.
   void watch(fiber::Event& event);
   /// Takes a message of one tensor, which must be of these sizes and this dtype. Suspends as

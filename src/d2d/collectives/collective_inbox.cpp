@@ -101,6 +101,13 @@ bool CollectiveInbox::has_come(const CollectiveId& id, CollectivePhase phase,
   return rounds_.at(id).arrived.count({phase, peer}) > 0;
 }
 
+bool CollectiveInbox::is_decided(const CollectiveId& id, CollectivePhase phase,
+                                 GlobalRank peer) const {
+  const auto round = rounds_.find(id);
+  if (round != rounds_.end() && round->second.arrived.contains({phase, peer})) return true;
+  return is_gone(peer) || failed_.contains(id.lane.epoch) || !aborted_.empty();
+}
+
 Payload CollectiveInbox::take(const CollectiveId& id, CollectivePhase phase, GlobalRank peer,
                               const CollectiveName& name) {
   Round& round = rounds_.at(id);

@@ -110,6 +110,9 @@ class CollectiveInbox {
   std::uint64_t next(const CollectiveLane& lane) const;
   /// True if take() would not suspend.
   bool has_come(const CollectiveId& id, CollectivePhase phase, GlobalRank peer) const;
+  /// True if take() in this collective, whether it has begun here or not, would not suspend for
+  /// `peer`: its message has come, or none can come any more.
+  bool is_decided(const CollectiveId& id, CollectivePhase phase, GlobalRank peer) const;
   /// Lets `event`, which outlives the collective, be signalled whenever something of it arrives.
   void watch(const CollectiveId& id, fiber::Event& event) { rounds_.at(id).watcher = &event; }
   /// Returns the message of `peer`; suspends until it is there.

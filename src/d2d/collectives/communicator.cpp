@@ -232,6 +232,13 @@ Payload Communicator::hear(std::uint64_t number, GlobalRank teller, const char* 
   return collective.take(CollectivePhase::kExchange, teller);
 }
 
+bool Communicator::would_hear(std::uint64_t number, GlobalRank teller) const {
+  return owner_->inbox_.is_decided({lane_, std::max(number, next_number())},
+                                   CollectivePhase::kExchange, teller);
+}
+
+std::uint64_t Communicator::next_number() const { return owner_->inbox_.next(lane_); }
+
 void Communicator::barrier() const {
   Collective collective(*this, {CollectiveKind::kBarrier, -1, -1, {}}, "a barrier");
   for_each_other([&](GlobalRank peer, int) { collective.send(peer, {}); });

@@ -72,6 +72,10 @@ class Communicator {
   /// Returns the word of `teller` of this number; suspends until it comes. If a number is taken
   /// both go on with the next one.
   Payload hear(std::uint64_t number, GlobalRank teller, const char* what) const;
+  /// True if hear() would not suspend now: the word is here, or none can come.
+  bool would_hear(std::uint64_t number, GlobalRank teller) const;
+  /// The number that the next collective of the lane has here.
+  std::uint64_t next_number() const;
 
   // On tensors. Results are new tensors without history; `tensor` may be changed once they are
   // there. Sums are taken in order of members at one place for each element, in the tensors' dtype,
