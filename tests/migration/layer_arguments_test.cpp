@@ -140,6 +140,7 @@ TEST(LayerArguments, WeightsStartWithTheGivenDeviation) {
   run_local(
       2,
       [] {
+        torch::manual_seed(1);
         const auto deviation_of = [](const auto& layer) {
           std::vector<Tensor> weights;
           for (const auto& item : layer->named_parameters()) {

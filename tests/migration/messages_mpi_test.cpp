@@ -1,6 +1,7 @@
 // Messages of the program between processes.
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,37 @@ TEST(MessagesOfProcesses, GoBetweenBodiesOfReplicas) {
     const auto differences = train(torch::arange(4.) + 100 * dp_rank()).outputs();
     EXPECT_EQ(differences, std::vector<double>(4, dp_rank() % 2 == 0 ? 100 : -100));
   }
+}
+
+/// In real time: who waits for nothing goes on at its deadline, and who waits for something when it
+/// comes.
+TEST(MessagesOfProcesses, AreAwaitedUntilTheirDeadlines) {
+  using Clock = std::chrono::steady_clock;
+  const auto session = start(1);
+  const auto seconds_since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  const int other = rank() ^ 1;
+  auto begin = Clock::now();
+  EXPECT_FALSE(try_recv_from<int>({other, Group::kWorld, 3}, 0.05));
+  EXPECT_FALSE(send_and_wait(1, {other, Group::kWorld, 4}, 0.05)) << "nobody receives it";
+  EXPECT_GE(seconds_since(begin), 0.1);
+  barrier();
+  begin = Clock::now();
+  EXPECT_EQ(try_recv_from<int>({other, Group::kWorld, 4}, 60), 1);
+  if (rank() % 2 == 0) {
+    EXPECT_TRUE(send_and_wait(torch::full({300000}, 2), other, 60));
+  } else {
+    EXPECT_EQ(recv_from<at::Tensor>(other).sum().item<double>(), 600000);
+  }
+  EXPECT_LT(seconds_since(begin), 30);
+  barrier();
+}
+
+TEST(SettingsOfProcesses, AreThoseOfTheSession) {
+  const auto session = start(2);
+  EXPECT_EQ(session.config().microbatches, 4);
+  EXPECT_EQ(session.config().pipeline_parallel_degree, 2);
 }
 
 }  // namespace messages_mpi_test

@@ -38,7 +38,9 @@ Config of_stages(int stages) {
 
 /// A model on two stages, and an optimizer.
 struct Trained {
-  Trained() { model.set_partition("1", 1); }
+  Trained() {
+    if (pp_size() > 1) model.set_partition("1", 1);
+  }
   nn::Sequential net = make_net();
   DistributedModel<nn::Sequential> model{net};
   DistributedOptimizer<torch::optim::Adam> optimizer{model,

@@ -182,7 +182,7 @@ TEST_F(SavedFiles, AreReadOnTheCpu) {
 /// What the original's save_checkpoint() does with tags, `newest` and the last few, written out.
 TEST_F(SavedFiles, OfTagsAreFoldersOfTheProgram) {
   namespace fs = std::filesystem;
-  constexpr int kKept = 2;
+  constexpr std::size_t kKept = 2;
   run_local(
       2,
       [&] {
