@@ -406,7 +406,7 @@ PLANTS = [
           "  take_of_codecs();\n", "", [("test_migration", "CodecSlices.*")]),
     Plant("a receipt is that of any message", "src/api/session/messages.cpp",
           ".tell(heading.receipt - 1,", ".tell(heading.receipt,", [("test_migration", "MessagesInTime.*")]),
-    Plant("a hook that was removed runs", "src/api/step/hooks.cpp",
+    Plant("a hook that was removed runs", "src/api/session/hooks.cpp",
           "weak = std::weak_ptr(kept)", "weak = std::weak_ptr(kept), kept", [("test_migration", "PostPartitionHook.*")]),
     Plant("messages of a failed step are taken in the next", "src/api/session/messages.cpp",
           "return step_ == 0 ? ranks.lane(key) : ranks.lane(key, step_);", "return ranks.lane(key);",

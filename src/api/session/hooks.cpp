@@ -1,4 +1,4 @@
-// api/step/hooks.cpp: see the header.
+// api/session/hooks.cpp: see the header.
 #include "smp/program/hooks.h"
 
 #include "api/rank/rank.h"
