@@ -56,9 +56,11 @@ TEST(OriginalCalls, StateIsAskedByFunctions) {
   auto config = of_stages(2);
   config.shard_optimizer_state = true;
   config.seed = 5;
+  EXPECT_FALSE(is_initialized());
   run_local(
       4,
       [] {
+        EXPECT_TRUE(is_initialized());
         EXPECT_EQ(num_microbatches(), 2);
         auto ask = smp::step([] { return std::pair(num_microbatches(), current_microbatch()); });
         EXPECT_THAT(std::get<0>(ask()).outputs(), ElementsAre(2, 2));
@@ -79,6 +81,26 @@ TEST(OriginalCalls, TheWrappedModuleIsTheUsersOwn) {
     EXPECT_EQ(&model.base_module(), net.ptr().get());
     EXPECT_EQ(model->size(), 2U) << "wrapped once, however many ranks";
   });
+}
+
+/// The mode reaches modules on other ranks.
+TEST(OriginalCalls, ModelsTrainAndAreEvaluated) {
+  run_local(
+      2,
+      [] {
+        nn::Sequential net(nn::Linear(3, 3), nn::Dropout(0.9));
+        net->to(torch::kDouble);
+        DistributedModel model(net);
+        model.set_partition("1", 1);
+        auto drops = smp::step([&](const Tensor& x) { return (model(x) == 0).sum().unsqueeze(0); });
+        EXPECT_TRUE(drops(batch()).concat().any().item<bool>());
+        model.eval();
+        EXPECT_FALSE(model.is_training());
+        EXPECT_FALSE(drops(batch()).concat().any().item<bool>());
+        model.train();
+        EXPECT_TRUE(drops(batch()).concat().any().item<bool>());
+      },
+      of_stages(2));
 }
 
 TEST(OriginalCalls, BackwardTakesSeveralRootsAndKeepsGraphs) {

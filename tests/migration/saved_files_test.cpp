@@ -179,6 +179,33 @@ TEST_F(SavedFiles, AreReadOnTheCpu) {
   });
 }
 
+/// Names of another program's model, on their way into this one's: translate_function.
+TEST_F(SavedFiles, AreTranslatedOnTheirWay) {
+  run_local(
+      2,
+      [&] {
+        nn::Sequential net(nn::Linear(2, 2), nn::Linear(2, 2));
+        DistributedModel model(net);
+        StateDict theirs;
+        for (const auto& [name, parameter] : model.named_parameters()) {
+          theirs.insert("module." + name + ".value", torch::full_like(parameter, 3));
+        }
+        if (rank() == 0) save(theirs, path("theirs"), {.partial = false});
+        barrier();
+        StateDict ours;
+        const auto read = without_prefix(load(path("theirs"), {.partial = false}), "module.");
+        for (const auto& [name, tensor] : read) {
+          ours.insert(name.substr(0, name.rfind('.')), tensor);
+        }
+        model.load_state_dict(ours);
+        model.place();
+        for (const auto& parameter : model.local_parameters()) {
+          EXPECT_TRUE(torch::equal(parameter, torch::full_like(parameter, 3)));
+        }
+      },
+      layout(2));
+}
+
 /// What the original's save_checkpoint() does with tags, `newest` and the last few, written out.
 TEST_F(SavedFiles, OfTagsAreFoldersOfTheProgram) {
   namespace fs = std::filesystem;
