@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -140,6 +141,7 @@ struct StepArgument {
   /// Its type, if nobody can see rows in it and it may have some: one that cannot be taken apart,
   /// or one with a codec of the user's that has entries and does not slice them.
   const std::type_info* undivided = nullptr;
+  std::exception_ptr problem = nullptr;  ///< what its codec threw
   /// The number of entries of such an argument, if it is a container.
   std::optional<std::size_t> entries = {};
 };
@@ -168,6 +170,8 @@ using StepBody = std::function<Packet(int microbatch, std::vector<Packet>& slice
 class SMP_API StepRunner {
  public:
   explicit StepRunner(StepOptions options);
+  /// True where arguments are read: on pp_rank 0. @throws UsageError  no session runs
+  static bool reads_arguments();
   StepResult run(std::vector<StepArgument> arguments, const StepBody& body);
 
  private:
@@ -263,6 +267,17 @@ StepArgument take_apart(const T& argument) {
   }
 }
 
+/// Does the same for a step: what a codec throws must end the step on every rank.
+template <class T>
+StepArgument take_for_step(const T& argument) {
+  if (!StepRunner::reads_arguments()) return {};
+  try {
+    return take_apart(argument);
+  } catch (...) {
+    return {.packet = {}, .undivided = &typeid(T), .problem = std::current_exception()};
+  }
+}
+
 /// Collects the outputs of one component of the body's result.
 template <class T>
 StepOutput<T> collect(const StepResult& result, std::vector<T>&& values) {
@@ -332,7 +347,7 @@ class Step {
     using Result = std::remove_cvref_t<std::invoke_result_t<
         Body&, decltype(detail::unpack_argument(std::declval<Packet&>(), arguments))...>>;
     std::vector<detail::StepArgument> parts;
-    (parts.push_back(detail::take_apart<std::remove_cvref_t<Arguments>>(arguments)), ...);
+    (parts.push_back(detail::take_for_step<std::remove_cvref_t<Arguments>>(arguments)), ...);
     auto result = runner_.run(std::move(parts), [&](int, std::vector<Packet>& slices) {
       return call<Result>(slices, std::index_sequence_for<Arguments...>(), arguments...);
     });

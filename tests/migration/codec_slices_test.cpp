@@ -51,6 +51,11 @@ struct Fragile {
   int value = 0;
 };
 
+/// Cannot even be asked for its rows where there are none.
+struct Strict {
+  Tensor rows;
+};
+
 /// Has entries that nobody can see.
 class Sealed {
  public:
@@ -111,6 +116,17 @@ struct Codec<codec_slices_test::Fragile> {
     if (microbatch == 1) throw std::runtime_error("broke into pieces");
     return fragile;
   }
+};
+
+template <>
+struct Codec<codec_slices_test::Strict> {
+  using Strict = codec_slices_test::Strict;
+  static void encode(Writer& out, const Strict& strict) { out.put(strict.rows); }
+  static Strict decode(Reader& in) { return {in.get<at::Tensor>()}; }
+  static Strict slice(const Strict& strict, int microbatch, int microbatches) {
+    return {strict.rows.chunk(microbatches).at(static_cast<std::size_t>(microbatch))};
+  }
+  static std::int64_t rows(const Strict& strict) { return strict.rows.size(0); }
 };
 
 template <>
@@ -328,6 +344,18 @@ TEST(CodecSlices, ThatThrowEndTheStepByName) {
                       HasSubstr("slice() of its codec"), HasSubstr("broke into pieces")));
     auto good = smp::step([](const Tensor& x) { return x; });
     EXPECT_EQ(good(torch::zeros({4})).concat().size(0), 4) << "the next step works";
+  });
+}
+
+TEST(CodecSlices, AreMadeWhereArgumentsAreRead) {
+  on_ranks(2, [] {
+    auto look = smp::step([](const Strict& own) { return own.rows; });
+    const auto out = look(rank() == 0 ? Strict{torch::arange(4.)} : Strict{});
+    EXPECT_TRUE(torch::equal(out.concat(), torch::arange(4.)));
+    EXPECT_THAT(refused_step<UsageError>(0, [&] { look(Strict{}); }),
+                AllOf(HasSubstr("argument 0 of the step"), HasSubstr("Strict"),
+                      HasSubstr("its codec threw")));
+    EXPECT_EQ(look(Strict{torch::arange(4.)}).concat().size(0), 4) << "the next step works";
   });
 }
 

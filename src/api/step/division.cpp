@@ -186,7 +186,7 @@ Division::Division(const std::vector<detail::StepArgument>& arguments, const Ste
   DivisionWords words(parts, rows, several);
   doubtful_ = parts.unknown_names();
   for (std::size_t a = 0; a < arguments.size(); ++a) {
-    const auto& [packet, outline, type, entries] = arguments[a];
+    const auto& [packet, outline, type, problem, entries] = arguments[a];
     cuts_.emplace_back(packet.tensors.size());
     divided_.emplace_back();
     own_.emplace_back();

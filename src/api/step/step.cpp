@@ -52,6 +52,8 @@ namespace smp::detail {
 
 StepRunner::StepRunner(StepOptions options) : options_(std::move(options)) {}
 
+bool StepRunner::reads_arguments() { return SessionParts::current().rank.is_first_stage(); }
+
 StepResult StepRunner::run(std::vector<StepArgument> arguments, const StepBody& body) {
   const auto& session = SessionParts::current();
   auto& rank = session.rank;

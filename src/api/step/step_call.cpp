@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Type.h>
 
 #include <algorithm>
 #include <cctype>
@@ -273,6 +274,11 @@ void StepCall::throw_in_body(std::exception_ptr error) {
 }
 
 void StepCall::split(std::vector<StepArgument> arguments, const StepBody& body) {
+  for (std::size_t a = 0; a < arguments.size(); ++a) {
+    const auto& [packet, outline, type, problem, entries] = arguments[a];
+    SMP_REQUIRE(problem == nullptr, "argument ", a, " of the step, of type ",
+                c10::demangle(type->name()), ": its codec threw: ", server::text_of(problem));
+  }
   auto options = options_;
   const auto& config = rank_.config();
   if (options.weights.empty()) options.weights = config.loss_weights;
