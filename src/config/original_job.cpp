@@ -57,7 +57,9 @@ OriginalSection files() {
            "SavedFiles.OfTagsAreFoldersOfTheProgram"},
           {"smp.resume_from_checkpoint",
            "`smp::load_safetensors(model, path)`, `smp::load_optimizer_state_dict(...)`",
-           "at once, also before placement", "SlicedState.IsSavedAtOneDegreeAndTrainedOnAtAnother"},
+           "at once, also before placement; and `smp::set_step_count(steps)`, so that no masks are "
+           "drawn again",
+           "SlicedState.IsSavedAtOneDegreeAndTrainedOnAtAnother"},
           {"resume_from_checkpoint(tag)", "a folder of the program", "",
            "SavedFiles.OfTagsAreFoldersOfTheProgram"},
           {"resume_from_checkpoint(partial)", "`model.load_state_dict(smp::load(path))` for true",

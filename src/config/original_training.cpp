@@ -45,7 +45,8 @@ OriginalSection steps() {
           {"smp_slice",
            "`static T slice(const T&, int microbatch, int microbatches)` of the type's "
            "`smp::Codec`",
-           "with `rows()` where it has rows (smp/codec.h). Without slice() it is split as what its "
+           "with `rows()` where it has rows, which `smp::microbatch_rows()` divides (smp/codec.h). "
+           "Without slice() it is split as what its "
            "codec writes: tensors by rows, lists by entries. It returns a T, where the original "
            "may return anything: make T a variant",
            "CodecSlices.AreWhatMicrobatchesGet"},
