@@ -180,7 +180,8 @@ TEST(OriginalCalls, AModuleMayCallTheForwardOfItsBase) {
       2,
       [&] {
         torch::manual_seed(3);
-        nn::Sequential net{Derived()};
+        nn::Sequential net;
+        net->push_back(Derived());
         DistributedModel model(net);
         model.set_partition("0", 1);
         auto run = smp::step([&](const Tensor& x) { return model(x); });
