@@ -144,14 +144,14 @@ class Script {
   }
 
   void load(const std::string& path) {
+    losses = smp::load<std::vector<double>>(path + ".losses", {.partial = false});
+    done = static_cast<int>(losses.size());
+    smp::set_step_count(done);
+    for (int step = 0; step < done; ++step) scheduler_->step();  // the dict has the rate itself
     model_.load_state_dict(smp::load(path + ".model"));
     smp::load_optimizer_state_dict(model_, *optimizer_,
                                    smp::load(path + ".optimizer", {.partial = false}));
     scaler_.load_state_dict(smp::load(path + ".scaler", {.partial = false}));
-    losses = smp::load<std::vector<double>>(path + ".losses", {.partial = false});
-    done = static_cast<int>(losses.size());
-    for (int step = 0; step < done; ++step) scheduler_->step();
-    smp::set_step_count(done);
   }
 
   /// The share of hidden words that are found, over all replicas.

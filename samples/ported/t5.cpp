@@ -9,6 +9,8 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -106,12 +108,12 @@ class Script {
   }
 
   void resume_from_checkpoint(const std::string& path) {
-    smp::load_safetensors(*model_, path + ".model");
-    smp::load_optimizer_state_dict(*model_, *optimizer_,
-                                   smp::load_safetensors(path + ".optimizer"));
     content = smp::load<UserContent>(path + ".user_content", {.partial = false});
-    for (int step = 0; step < content.step; ++step) scheduler_->step();
     smp::set_step_count(content.step);
+    for (int step = 0; step < content.step; ++step) scheduler_->step();
+    smp::load_safetensors(*model_, path + ".model");
+    smp::load_optimizer_state_dict(*model_, *optimizer_,  // which has the learning rate, too
+                                   smp::load_safetensors(path + ".optimizer"));
   }
 
   std::size_t spread() { return model_->distributed_modules().size(); }

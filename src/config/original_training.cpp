@@ -254,7 +254,9 @@ OriginalSection optimizers() {
           {"DistributedOptimizer.orig_state_dict", "`*optimizer`",
            "the wrapped LibTorch optimizer, with the parameters of this rank",
            "DistributedOptimizer.IsWrittenByItselfOnlyWhereItIsWhole"},
-          {"DistributedOptimizer.optimizer", "`*optimizer`", "schedulers take it in every mode",
+          {"DistributedOptimizer.optimizer", "`*optimizer`",
+           "schedulers take it in every mode; load the optimizer's dict, which has the rates, "
+           "after their steps are counted again",
            "Optimizer.KeepsGroupsAndOwnsTheirLocalParameters"},
           {"DistributedOptimizer.step", "`optimizer.step()`",
            "with a scaler `scaler.step(optimizer)`, which tells whether it stepped",
