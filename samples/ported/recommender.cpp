@@ -62,8 +62,8 @@ struct smp::Codec<ported::Histories> {
 namespace ported {
 namespace {
 
-constexpr int kItems = 300, kUsers = 40, kWidth = 16;
-constexpr int kRows = 10, kMicrobatches = 4, kEpochs = 4;
+constexpr int kItems = 64, kUsers = 40, kWidth = 16;
+constexpr int kRows = 10, kMicrobatches = 4, kEpochs = 8;
 constexpr double kRate = 0.05;
 
 namespace nn = smp::nn;
