@@ -47,7 +47,7 @@ std::vector<std::string> parts_of(const T& value) {
   std::vector<std::string> texts;
   const auto outline = outline_of(value);
   for (const auto& part : outline.parts()) {
-    texts.push_back("TLAM"[static_cast<int>(part.kind)] + std::string(" ") + part.path + " " +
+    texts.push_back("TLAMO"[static_cast<int>(part.kind)] + std::string(" ") + part.path + " " +
                     part.numbered + " " + std::to_string(part.inside));
   }
   return texts;
@@ -96,6 +96,54 @@ TEST(Outline, KnowsWhereEntriesBegin) {
   reader.finish();
   EXPECT_EQ(entry.list, std::vector<int>{3});
   EXPECT_EQ(entry.x_1.size(0), 2);
+}
+
+/// Its codec says what a microbatch gets: a half.
+struct Halves {
+  at::Tensor rows;
+  std::vector<int> list;
+};
+
+}  // namespace outline_test
+
+template <>
+struct Codec<outline_test::Halves> {
+  static void encode(Writer& out, const outline_test::Halves& all) {
+    out.put(all.rows);
+    out.put(all.list);
+  }
+  static outline_test::Halves decode(Reader& in) {
+    auto rows = in.get<at::Tensor>();
+    return {std::move(rows), in.get<std::vector<int>>()};
+  }
+  static outline_test::Halves slice(const outline_test::Halves& all, int microbatch,
+                                    int microbatches) {
+    return {all.rows.chunk(microbatches).at(static_cast<std::size_t>(microbatch)),
+            {all.list.at(static_cast<std::size_t>(microbatch))}};
+  }
+  static std::int64_t rows(const outline_test::Halves& all) { return all.rows.size(0); }
+};
+
+namespace outline_test {
+
+TEST(Outline, ShowsNothingOfWhatACodecSlices) {
+  const Halves halves{torch::arange(4), {5, 6}};
+  EXPECT_THAT(parts_of(std::pair(torch::ones({2}), halves)),
+              ElementsAre("T first 0 -1", "O second 1 -1"));
+  const auto outline = outline_of(std::pair(1, halves));
+  const auto& part = outline.parts().at(0);
+  EXPECT_EQ(part.rule.rows, 4);
+  EXPECT_EQ(part.begin.bytes, sizeof(int));
+  EXPECT_EQ(part.end.tensors, 1u);
+  Writer writer;
+  writer.put(halves);
+  auto slices = part.rule.slices(std::move(writer).take(), 2);
+  ASSERT_EQ(slices.size(), 2u);
+  Reader reader(slices[1]);
+  const auto second = reader.get<Halves>();
+  reader.finish();
+  EXPECT_TRUE(torch::equal(second.rows, torch::arange(2, 4)));
+  EXPECT_EQ(second.list, std::vector<int>{6});
 }
 
 }  // namespace outline_test
