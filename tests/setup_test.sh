@@ -401,6 +401,17 @@ check says "build takes release, dev, asan, asan_d2d or tsan, not 'relase'"
 smp build dev tsan
 check ends_with 1
 check says "build takes one preset, not 'dev tsan'"
+for command in test build install docs perf; do
+  for help in --help -h; do
+    smp $command $help
+    check ends_with 0
+    check says "usage: ./smp $command "
+  done
+done
+check says "  backward bubble "
+smp install
+check ends_with 1
+check says "install takes one folder"
 check not called "mpirun"
 check not called "ninja"
 
@@ -421,6 +432,17 @@ check called "<-S> <$work/root>"
 smp_through env -u HOME -u XDG_CACHE_HOME "$real" demo
 check ends_with 0
 check test -d "$state/home/.cache/smp"
+for folder in /proc/nothing /dev/null; do
+  smp_through env -u XDG_CACHE_HOME HOME=$folder "$real" demo
+  check ends_with 1
+  check test "$said" = "smp: the cache folder $folder/.cache/smp cannot be written; name one that can: export XDG_CACHE_HOME=/path/to/folder"
+done
+rm -rf "$work/root/build"
+: >"$work/root/build"
+smp_through "$real" demo
+rm "$work/root/build"
+check ends_with 1
+check says "$work/root/build/release cannot be written, and what is built goes there: copy the source folder"
 smp_through "$real" nonsense
 check ends_with 2
 check says "there is no command 'nonsense'"
