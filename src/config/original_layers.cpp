@@ -146,7 +146,8 @@ OriginalSection layers() {
            "hidden states without scores",
            "DistributedTransformerLMHead.GivesHiddenStatesWithoutScores"},
           {"smp.nn.FlashAttentionLayer", "`at::scaled_dot_product_attention`",
-           "LibTorch's own, in plain and in distributed layers; q, k and v [B, H, S, D] apart",
+           "LibTorch's own, which smp::nn::DistributedGroupedQueryAttention calls; q, k and v [B, "
+           "H, S, D] apart",
            kKernel},
           {"FlashAttentionLayer(attention_dropout_prob)", "the argument `dropout_p`", "", kKernel},
           {"FlashAttentionLayer(attention_head_size)", "left out", "known by the shapes", kKernel},

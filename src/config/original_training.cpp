@@ -329,19 +329,23 @@ OriginalSection placement() {
            "softmax of float16 and bfloat16 adds up in float32 anyway; scores are not kept in it",
            "LibTorchsAttention.AddsUpInFloat32"},
           {"tensor_parallelism(query_key_layer_scaling)", "",
-           "scales back and forth by the layer's number against overflows of float16; LibTorch's "
-           "attention keeps scores in float32",
+           "scales back and forth by the layer's number against overflows of float16, in which "
+           "DistributedAttentionLayer has its scores: train in bfloat16, or take "
+           "smp::nn::DistributedGroupedQueryAttention, whose scores LibTorch keeps in float32",
            "LibTorchsAttention.DoesNotOverflowInFloat16"},
-          {"tensor_parallelism(fused_softmax)", "left out", "LibTorch's fused attention is used",
+          {"tensor_parallelism(fused_softmax)", "left out",
+           "one kernel of LibTorch in every layer; smp::nn::DistributedGroupedQueryAttention has "
+           "it within its attention",
            "DistributedAttentionLayer.EqualsPlainAttention"},
-          {"tensor_parallelism(fused_dropout)", "left out", "LibTorch's fused attention is used",
+          {"tensor_parallelism(fused_dropout)", "left out", "as above",
            "DistributedAttentionLayer.EqualsPlainAttention"},
           {"tensor_parallelism(fused_bias_gelu)", "",
            "LibTorch has no such kernel; values would be the same",
            "DistributedTransformerOutputLayer.EqualsTwoProducts"},
-          {"tensor_parallelism(flash_attention)", "left out",
-           "LibTorch chooses the kernel of its scaled_dot_product_attention",
-           "DistributedAttentionLayer.EqualsPlainAttention"},
+          {"tensor_parallelism(flash_attention)", "`smp::nn::DistributedGroupedQueryAttention`",
+           "calls LibTorch's scaled_dot_product_attention, which chooses the kernel; "
+           "DistributedAttentionLayer makes its scores, [B, heads, S, S]",
+           "LibTorchsAttention.IsTheFormulaOfTheFlashLayer"},
           {"tensor_parallelism(use_alibi)", "",
            "left out: a mask is one for all heads, and slopes differ from head to head, so it is "
            "refused; do not spread such attention",
