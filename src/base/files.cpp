@@ -81,7 +81,18 @@ bool create_new_directory(const std::string& path) {
   return false;
 }
 
+namespace {
+
+void write_device(const std::string& path, std::string_view content) {
+  const Descriptor device(path, O_WRONLY | O_NOCTTY | O_CLOEXEC);
+  if (!device.ok()) fail("write", path, errno);
+  if (const int error = write_all(device.get(), content)) fail("write", path, error);
+}
+
+}  // namespace
+
 void write_file(const std::string& path, std::string_view content, Durability durability) {
+  if (is_device(path)) return write_device(path, content);
   ReplacementFile file(path);
   file.write_at(0, content);
   file.commit(durability);

@@ -28,7 +28,8 @@ void create_directories(const std::string& path);
 /// @throws ResourceError
 bool create_new_directory(const std::string& path);
 
-/// Replaces the content of `path` in one step: a reader sees the old content or the new one.
+/// Replaces the content of `path` in one step: a reader sees the old content or the new one. What
+/// is no file (/dev/stdout, a pipe) is written to.
 /// @throws ResourceError  it cannot be written; the old content is untouched.
 void write_file(const std::string& path, std::string_view content,
                 Durability durability = Durability::kCached);

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/sendfile.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -72,8 +73,18 @@ void sync_folder(const std::string& folder) {
 
 }  // namespace
 
-ReplacementFile::ReplacementFile(std::string path)
-    : path_(std::move(path)), descriptor_(open_nameless(folder_of(path_))) {
+bool is_device(const std::string& path) {
+  struct stat found {};
+  if (::stat(path.c_str(), &found) != 0) return false;
+  if (S_ISDIR(found.st_mode)) return false;
+  const bool in_dev = path.starts_with("/dev/") && !path.starts_with("/dev/shm/");
+  return !S_ISREG(found.st_mode) || in_dev || path.starts_with("/proc/");
+}
+
+ReplacementFile::ReplacementFile(std::string path) : path_(std::move(path)), descriptor_(-1) {
+  SMP_REQUIRE_AS(ResourceError, !is_device(path_), "cannot write ", path_,
+                 ": it is a device or a pipe, and no file that can be replaced");
+  descriptor_ = open_nameless(folder_of(path_));
   if (descriptor_ >= 0) return;
   temporary_ = name_beside(path_);
   descriptor_ = open_named(temporary_);

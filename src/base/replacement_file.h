@@ -12,12 +12,16 @@ enum class Durability {
   kSynced,  ///< survives a loss of power
 };
 
+/// True if `path` is there and stands for more than bytes of a file: a device, a pipe, a socket, or
+/// an entry of /dev or /proc such as /dev/stdout. Whoever is root could replace these, too.
+bool is_device(const std::string& path);
+
 /// A file that takes the place of `path` once it is complete: a reader sees the old content or the
 /// new one. Until then it has no name where the file system can do that, so that nothing is left of
 /// it if the process is killed; elsewhere (NFS) it is called `path`.new.PID.RANDOM.
 class ReplacementFile {
  public:
-  /// Opens a file in the folder of `path`. @throws ResourceError
+  /// Opens a file in the folder of `path`. @throws ResourceError  also if `path` is_device()
   explicit ReplacementFile(std::string path);
   /// Removes the new file, unless commit() put it in its place.
   ~ReplacementFile();

@@ -48,6 +48,28 @@ TEST_F(ReplacementFiles, MayBeReplacedByTwoAtOnce) {
   EXPECT_EQ(names().size(), 2u);
 }
 
+/// Root could: a model saved to /dev/null took its place, for every process of the machine.
+TEST_F(ReplacementFiles, DoNotTakeThePlaceOfPipesAndDevices) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  const int reader = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK);
+  EXPECT_TRUE(is_device(path_));
+  EXPECT_THROW(ReplacementFile file(path_), ResourceError);
+  write_file(path_, "through it");
+  char text[32] = {};
+  EXPECT_EQ(::read(reader, text, sizeof text), 10);
+  EXPECT_STREQ(text, "through it");
+  ::close(reader);
+  EXPECT_EQ(names(), std::vector<std::string>{"file"});
+
+  for (const char* device : {"/dev/null", "/dev/stdout", "/proc/self/status"}) {
+    EXPECT_TRUE(is_device(device)) << device;
+  }
+  EXPECT_THROW(write_file("/dev/full", "x"), ResourceError);
+  for (const auto& other : {folder_, folder_ + "/none", std::string("/dev/shm")}) {
+    EXPECT_FALSE(is_device(other)) << other;
+  }
+}
+
 TEST_F(ReplacementFiles, ThatAreNotCommittedChangeNothing) {
   write_file(path_, "old");
   ReplacementFile(path_).write_at(0, "new");
