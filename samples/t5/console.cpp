@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -13,13 +14,21 @@ namespace t5 {
 namespace {
 
 constexpr int kTopicWidth = 8;
-constexpr int kBarWidth = 40;
 
 /// Launchers put a terminal of their own between the ranks and the user's, so that isatty() proves
 /// nothing under them; whoever starts them knows, and says so in SMP_PROGRESS.
 bool on_a_terminal() {
   if (const char* told = std::getenv("SMP_PROGRESS")) return std::string(told) == "1";
   return std::getenv("OMPI_COMM_WORLD_RANK") == nullptr && isatty(STDOUT_FILENO) == 1;
+}
+
+/// A line that is longer than the terminal is wide could not be erased.
+int64_t bar_width() {
+  constexpr int64_t kUsual = 40;
+  constexpr int64_t kBeside = 24;  // for what stands at the bar's right
+  const char* const told = std::getenv("COLUMNS");
+  const int64_t columns = told == nullptr ? 0 : std::atoi(told);
+  return columns > 0 ? std::clamp<int64_t>(columns - kBeside, 0, kUsual) : kUsual;
 }
 
 std::string repeated(const char* piece, int64_t times) {
@@ -53,8 +62,9 @@ void Console::say(const std::string& topic, const std::string& text) {
 
 void Console::progress(int64_t done, double seconds_left) {
   if (!has_bar_) return;
-  const int64_t filled = kBarWidth * done / total_steps_;
-  const std::string bar = repeated("█", filled) + repeated("░", kBarWidth - filled);
+  const int64_t width = bar_width();
+  const int64_t filled = width * done / total_steps_;
+  const std::string bar = repeated("█", filled) + repeated("░", width - filled);
   std::printf("\r%s %3d %%  %.0f s left ", bar.c_str(), static_cast<int>(100 * done / total_steps_),
               seconds_left);
   std::fflush(stdout);

@@ -2,6 +2,7 @@
 #include "base/status_line.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -34,19 +35,44 @@ bool launcher_has_terminal() noexcept try {
   return false;
 }
 
+/// Returns the columns of the terminal that shows the line, which under a launcher only COLUMNS
+/// tells; 0: not known.
+int columns() noexcept {
+  const char* const told = std::getenv("COLUMNS");
+  if (told != nullptr && std::atoi(told) > 0) return std::atoi(told);
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
 }  // namespace
 
 bool has_audience() noexcept {
   if (const char* const told = std::getenv("SMP_PROGRESS"); told != nullptr && *told != '\0') {
     return std::string_view(told) == "1";
   }
+  const char* const terminal = std::getenv("TERM");
+  if (terminal != nullptr && std::string_view(terminal) == "dumb") return false;  // erases nothing
   if (::isatty(STDERR_FILENO) == 1) return true;
   return std::getenv(kLaunched) != nullptr && launcher_has_terminal();
 }
 
+std::string_view fitted_status(std::string_view text, int columns) noexcept {
+  if (columns <= 0) return text;
+  const auto starts_character = [](char byte) {
+    return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+  };
+  int room = columns - 1;  // a full line makes some terminals begin another
+  std::size_t end = 0;
+  while (end < text.size() && (room > 0 || !starts_character(text[end]))) {
+    room -= starts_character(text[end]) ? 1 : 0;
+    ++end;
+  }
+  return text.substr(0, end);
+}
+
 void show_status(std::string_view text) noexcept try {
   line_is_shown = true;
-  write_once(concat("\r\033[K", text));
+  write_once(concat("\r\033[K", fitted_status(text, columns())));
 } catch (const std::exception&) {
 }
 

@@ -26,6 +26,8 @@ std::string read_all_of(int descriptor) {
 [[noreturn]] void work_with(int errors, const std::function<void()>& work) {
   ::dup2(errors, STDERR_FILENO);
   ::unsetenv("SMP_PROGRESS");
+  ::unsetenv("COLUMNS");
+  ::setenv("TERM", "xterm", 1);
   work();
   ::_exit(0);
 }

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/status_line.h"
 #include "support/watched_child.h"
 
 namespace smp::base {
@@ -70,6 +71,33 @@ TEST(Progress, IsShownOrNotAsTheEnvironmentSays) {
                         load_half();
                       }),
               HasSubstr("smp: loading: 4 MiB"));
+}
+
+/// It could not be erased there.
+TEST(Progress, IsNotShownOnADumbTerminal) {
+  EXPECT_EQ(seen_by(Watcher::kTerminal,
+                    [] {
+                      ::setenv("TERM", "dumb", 1);
+                      load_half();
+                    }),
+            "");
+}
+
+TEST(Progress, FitsANarrowTerminal) {
+  EXPECT_THAT(seen_by(Watcher::kTerminal,
+                      [] {
+                        ::setenv("COLUMNS", "20", 1);
+                        load_half();
+                      }),
+              HasSubstr("\r\033[Ksmp: loading: 4 MiB\r"));
+}
+
+TEST(StatusLine, IsCutBetweenCharacters) {
+  EXPECT_EQ(fitted_status("abc", 0), "abc");
+  EXPECT_EQ(fitted_status("abc", 4), "abc");
+  EXPECT_EQ(fitted_status("abc", 3), "ab");
+  EXPECT_EQ(fitted_status("\u2588\u2588\u2591", 3), "\u2588\u2588");
+  EXPECT_EQ(fitted_status("\u2588", 1), "");
 }
 
 TEST(Progress, IsOfTheFirstRankOnly) {
