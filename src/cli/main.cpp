@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/cluster/node_type.h"
+#include "base/files.h"
 #include "base/machine/device.h"
 #include "base/text/edit_distance.h"
 #include "base/text/terminal.h"
@@ -21,6 +22,7 @@
 #include "config/config.h"
 #include "config/config_keys.h"
 #include "config/precision_types.h"
+#include "report/folder/find_runs.h"
 #include "report/folder/plan_schedules.h"
 #include "report/folder/run_comparison.h"
 #include "report/folder/run_folder.h"
@@ -153,9 +155,13 @@ void add_trace(CLI::App& app, Call& call) {
 
 // A run's folder stands for the plan in it.
 std::string plan_file(const std::string& path) {
-  return std::filesystem::is_directory(path)
-             ? (std::filesystem::path(path) / smp::report::kPlanFile).string()
-             : path;
+  const bool is_folder = std::filesystem::is_directory(path);
+  const auto file =
+      is_folder ? (std::filesystem::path(path) / smp::report::kPlanFile).string() : path;
+  if (!smp::base::file_exists(file)) {
+    smp::report::refuse_run(path, std::string("holds no ") + smp::report::kPlanFile);
+  }
+  return file;
 }
 
 // Prints a plan, compares schedules for it, or makes one; what the program that made it ended with.

@@ -16,6 +16,7 @@
 #include "api/rank/plan_request.h"
 #include "base/check.h"
 #include "base/cluster/cluster.h"
+#include "base/files.h"
 
 namespace smp::cli {
 
@@ -68,6 +69,33 @@ std::vector<fs::file_time_type> plan_times(const fs::path& folder) {
   return times;
 }
 
+/// The folder of a plan, made before a program has run for it; taken away again, with those above
+/// it that were made too, if nothing came.
+class PlanFolder {
+ public:
+  explicit PlanFolder(const std::string& path) {
+    std::error_code unknown;
+    for (fs::path each = path; !each.empty() && !fs::exists(each, unknown) && !unknown;
+         each = each.parent_path()) {
+      made_.push_back(each);
+    }
+    try {
+      base::create_directories(path);
+    } catch (const ResourceError& error) {
+      throw ResourceError(base::concat(error.what(), "; --out names another folder"));
+    }
+  }
+  ~PlanFolder() {
+    std::error_code not_empty;
+    for (const auto& each : made_) fs::remove(each, not_empty);
+  }
+  PlanFolder(const PlanFolder&) = delete;
+  PlanFolder& operator=(const PlanFolder&) = delete;
+
+ private:
+  std::vector<fs::path> made_;  // the innermost first
+};
+
 int run_to_its_end(const std::vector<std::string>& command) {
   std::vector<char*> arguments;
   for (const std::string& argument : command) {
@@ -111,6 +139,7 @@ int plan_program(const ProgramToPlan& asked) {
   if (program.stages_per_node > 0) {
     ::setenv("SMP_STAGES_PER_NODE", std::to_string(program.stages_per_node).c_str(), 1);
   }
+  const PlanFolder made(folder);
   const auto before = plan_times(folder);
   const int status = run_to_its_end(program.command);
   SMP_REQUIRE(status != 0 || plan_times(folder) != before, name,

@@ -27,7 +27,8 @@ bool wants_planning(const ProgramToPlan& program, const std::string& file);
 
 /// Runs the program, which prints the plan and ends before it trains. Returns its exit status, or
 /// 128 plus the number of the signal that ended it.
-/// @throws UsageError  it cannot be started, or ended with status 0 and made no plan.
+/// @throws UsageError     it cannot be started, or ended with status 0 and made no plan.
+/// @throws ResourceError  the folder cannot be made.
 int plan_program(const ProgramToPlan& program);
 
 }  // namespace smp::cli

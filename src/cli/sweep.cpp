@@ -19,8 +19,8 @@
 #include "config/config_keys.h"
 #include "config/settings_grid.h"
 #include "partition/text/short_text.h"
+#include "report/folder/find_runs.h"
 #include "report/folder/run_facts.h"
-#include "report/folder/run_folder.h"
 #include "report/folder/sweep_table.h"
 
 namespace smp::cli {
@@ -52,19 +52,8 @@ void require_not_given(const std::vector<std::string>& command,
   }
 }
 
-/// Returns the newest run folder in `parent`; "" if there is none.
-std::string newest_run(const std::string& parent) {
-  std::pair<fs::file_time_type, std::string> newest{fs::file_time_type::min(), ""};
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(parent, none)) {
-    const auto time = fs::last_write_time(entry.path() / report::kRunFile, none);
-    if (!none) newest = std::max(newest, {time, entry.path().string()});
-  }
-  return newest.second;
-}
-
 /// Makes a new folder for the sweep, also if another one of that program starts in the same second.
-std::string new_folder(const ProgramToSweep& program) {
+std::string new_folder(const ProgramToSweep& program) try {
   if (!program.folder.empty()) {
     const auto parent = fs::path(program.folder).parent_path().string();
     if (!parent.empty()) base::create_directories(parent);
@@ -86,6 +75,8 @@ std::string new_folder(const ProgramToSweep& program) {
     folder = base::concat(wanted, "-", number);
   }
   return folder;
+} catch (const ResourceError& error) {
+  throw ResourceError(base::concat(error.what(), "; --out names another folder"));
 }
 
 std::string failure_of(const EndedJob& ended, const std::string& log, double most_seconds) {
@@ -97,7 +88,7 @@ std::string failure_of(const EndedJob& ended, const std::string& log, double mos
 
 /// Reads what a run left into its row. A run that failed may have left half a folder.
 void read_results(const std::string& parent, report::SweepRun& run) {
-  run.folder = newest_run(parent);
+  run.folder = report::newest_run(parent);
   if (run.folder.empty()) {
     if (run.failure.empty()) {
       run.failure = "it ended well, but left no numbers: no smp::RunLog was made (smp/run_log.h)";

@@ -18,6 +18,7 @@
 #include "report/analysis/idle_time.h"
 #include "report/analysis/step_arrows.h"
 #include "report/analysis/trace_file.h"
+#include "report/folder/find_runs.h"
 #include "report/folder/run_folder.h"
 #include "report/page/html_page.h"
 #include "report/pictures/loss_chart.h"
@@ -291,8 +292,9 @@ std::string name_of_folder(const std::string& folder) {
 
 ComparedRun read_run(const std::string& folder) {
   const auto path_of = [&](const char* file) { return concat(folder, "/", file); };
-  SMP_REQUIRE(base::file_exists(path_of(kRunFile)), folder, " is no run's folder: it holds no ",
-              kRunFile);
+  if (!base::file_exists(path_of(kRunFile))) {
+    refuse_run(folder, concat("is no run's folder: it holds no ", kRunFile));
+  }
   const auto description = describe_run(folder);
   ComparedRun run;
   run.name = name_of_folder(folder);

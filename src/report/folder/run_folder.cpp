@@ -13,6 +13,7 @@
 #include "report/analysis/unfinished_step.h"
 #include "report/export/chrome_trace.h"
 #include "report/export/metrics_table.h"
+#include "report/folder/find_runs.h"
 #include "report/folder/report_page.h"
 #include "report/folder/run_facts.h"
 #include "report/folder/run_summary.h"
@@ -129,9 +130,10 @@ class RunPictures {
   explicit RunPictures(std::string folder) : folder_(std::move(folder)) {}
 
   std::vector<std::string> draw() {
-    SMP_REQUIRE(has(kMetricsFile) || has(kTraceFile) || has(kPlanFile), folder_,
-                " is no run folder: it holds none of ", kMetricsFile, ", ", kTraceFile, " and ",
-                kPlanFile);
+    if (!has(kMetricsFile) && !has(kTraceFile) && !has(kPlanFile)) {
+      refuse_run(folder_, concat("is no run folder: it holds none of ", kMetricsFile, ", ",
+                                 kTraceFile, " and ", kPlanFile));
+    }
     describe_run();
     if (has(kMetricsFile)) draw_metrics();
     find_unfinished_step();
@@ -344,8 +346,7 @@ std::string export_trace(const std::string& folder, const std::string& file) {
     base::write_file(target, to_chrome_trace(read_trace(path)));
     return target;
   }
-  throw UsageError(
-      concat(folder, " holds no step: neither ", kTraceFile, " nor ", kSimulationFile));
+  refuse_run(folder, concat("holds no step: neither ", kTraceFile, " nor ", kSimulationFile));
 }
 
 }  // namespace smp::report

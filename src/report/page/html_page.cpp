@@ -10,7 +10,7 @@ namespace {
 using base::concat;
 
 constexpr const char* kStyle = R"css(
-body { font: 14px/1.5 system-ui, sans-serif; color: #222; max-width: 1320px; margin: 24px auto; padding: 0 20px; }
+body { font: 14px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1320px; margin: 24px auto; padding: 0 20px; }
 h1 { font-size: 22px; margin: 0 0 4px; }
 h2 { font-size: 17px; margin: 36px 0 8px; border-bottom: 1px solid #e2e2e2; }
 svg { max-width: 100%; height: auto; }
