@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "base/text/edit_distance.h"
 #include "base/text/excerpt.h"
 #include "config/config_keys.h"
@@ -105,9 +106,23 @@ class ConfigResolver {
     const Setting plan = *named_file;
     const Json path = typed(plan, KeyType::kString);
     if (!path.is_string() || path == "") return;
-    const Json settings = recorded_settings(path.get<std::string>());
+    const Json settings = read_plan(path.get<std::string>(), plan);
     for (const auto& [name, value] : settings.items()) {
       take_recorded(name, value, plan);
+    }
+  }
+
+  /// Returns the settings in the plan file `path`. A file that nobody can use is a problem here,
+  /// before a rank has waited for anything.
+  Json read_plan(const std::string& path, const Setting& plan) {
+    try {
+      result_.plan_text_ = read_file(path, kMostJsonBytes);
+      return recorded_settings(result_.plan_text_, path);
+    } catch (const UsageError& error) {
+      problem(named(plan), ": ", error.what(),
+              "; name the plan.json of a run's folder, which every rank reads, or leave it out to "
+              "have a plan made");
+      return Json::object();
     }
   }
 

@@ -50,6 +50,9 @@ class ResolvedConfig {
   std::vector<ResolvedValue> shared_rows() const;
   /// Where the value of `key` comes from.
   const std::string& origin(const std::string& key) const;
+  /// The text of the file that `plan_file` names, read once for all who need it and known to be
+  /// JSON; empty without one.
+  const std::string& plan_text() const { return plan_text_; }
   /// Settings that are allowed but cannot have been meant; one line each.
   const std::vector<std::string>& warnings() const { return warnings_; }
   /// One JSON object: {"microbatches": {"value": 8, "origin": "default"}, ...}.
@@ -68,11 +71,13 @@ class ResolvedConfig {
   int world_size_ = 0;
   std::vector<ResolvedValue> rows_;
   std::vector<std::string> warnings_;
+  std::string plan_text_;
 };
 
 /// Merges by precedence flag > environment > SM_HP_MP_PARAMETERS > file > code > default.
 /// @throws UsageError        listing every problem at once: unknown keys, wrong types and ranges,
-///                           contradictions, impossible degrees, an unreadable file.
+///                           contradictions, impossible degrees, an unreadable file
+///                           of settings or plan_file.
 /// @throws UnsupportedError  the only problems are features that do not exist yet.
 ResolvedConfig resolve_config(const ConfigInput& input);
 

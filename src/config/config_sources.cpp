@@ -68,15 +68,31 @@ void add_json(const std::string& text, const std::string& name, ConfigSource sou
   }
 }
 
+struct NamedFile {
+  std::string path, origin;
+};
+
 // The file that a flag, or else the environment, names.
-std::optional<std::string> config_file(const ConfigInput& input) {
-  std::optional<std::string> path;
+std::optional<NamedFile> config_file(const ConfigInput& input) {
+  std::optional<NamedFile> file;
   const auto variable = input.environment.find("SMP_CONFIG");
-  if (variable != input.environment.end() && !variable->second.empty()) path = variable->second;
-  for (const auto& [key, value] : input.flags) {
-    if (key == kFileKey) path = value;
+  if (variable != input.environment.end() && !variable->second.empty()) {
+    file = {variable->second, "environment SMP_CONFIG"};
   }
-  return path;
+  for (const auto& [key, value] : input.flags) {
+    if (key == kFileKey) file = {value, "flag --smp.config"};
+  }
+  return file;
+}
+
+// Who names a file that is not there may be a variable that was forgotten.
+std::string read_settings(const NamedFile& file) {
+  SMP_REQUIRE(!file.path.empty(), file.origin, " needs the path of a JSON file");
+  try {
+    return read_file(file.path, kMostJsonBytes);
+  } catch (const UsageError& error) {
+    throw UsageError(concat(error.what(), " (", file.origin, ")"));
+  }
 }
 
 // Variables that start with SMP_ may belong to somebody else; one that looks like a misspelt key
@@ -150,10 +166,9 @@ std::map<std::string, std::string> environment_settings() {
 Settings read_sources(const ConfigInput& input) {
   Settings settings;
   add_code(input.code, settings);
-  if (const auto path = config_file(input)) {
+  if (const auto file = config_file(input)) {
     collect_problem(settings, [&] {
-      SMP_REQUIRE(!path->empty(), "flag --smp.config needs the path of a JSON file");
-      add_json(read_file(*path, kMostJsonBytes), *path, ConfigSource::kFile, settings);
+      add_json(read_settings(*file), file->path, ConfigSource::kFile, settings);
     });
   }
   const auto launcher = input.environment.find(kLauncherVariable);
@@ -202,16 +217,14 @@ Json settings_to_record(const ResolvedConfig& config) {
   return settings;
 }
 
-Json recorded_settings(const std::string& path) try {
-  const Json file = read_json(path);
+Json recorded_settings(const std::string& text, const std::string& name) {
+  const Json file = parse_json(text, name);
   const bool has_run = file.is_object() && file.contains("format") && file.contains(kRunMember) &&
                        file[kRunMember].is_object() && file[kRunMember].contains(kSettingsMember);
   const Json none = Json::object();
   if (!has_run) return none;
   const Json& settings = file[kRunMember][kSettingsMember];
   return settings.is_object() ? settings : none;
-} catch (const Error&) {
-  return Json::object();
 }
 
 }  // namespace smp::base

@@ -43,8 +43,9 @@ const std::vector<std::string>& recorded_keys();
 /// Returns those of `config` by key, without any that has no effect beside the others. Ranks of one
 /// process have no transport to record.
 Json settings_to_record(const ResolvedConfig& config);
-/// Returns the settings in the plan file `path`; an empty object if it has none. A file that cannot
-/// be read is the affair of whoever needs the plan.
-Json recorded_settings(const std::string& path);
+/// Returns the settings in the text of a plan file; an empty object if it has none.
+/// @param name  of the file, leads the messages
+/// @throws UsageError  it is no JSON
+Json recorded_settings(const std::string& text, const std::string& name);
 
 }  // namespace smp::base

@@ -104,13 +104,28 @@ TEST_F(PlanWithRun, IsRefusedForWhatNoRunHas) {
 }
 
 TEST_F(PlanWithRun, NeedNotBeOne) {
-  for (const char* text : {"{}", "[1]", "no JSON", R"({"run": 0})",
-                           R"({"format": "smp-plan", "version": 1, "modules": {}})",
-                           R"({"format": "smp-plan", "run": {"settings": 3}})"}) {
+  for (const char* text :
+       {"{}", "[1]", R"({"run": 0})", R"({"format": "smp-plan", "version": 1, "modules": {}})",
+        R"({"format": "smp-plan", "run": {"settings": 3}})"}) {
     write_file(path_, text);
-    EXPECT_EQ(resolve_config(with_flag("plan_file", path_)).values().microbatches, 1) << text;
+    const auto config = resolve_config(with_flag("plan_file", path_));
+    EXPECT_EQ(config.values().microbatches, 1) << text;
+    EXPECT_EQ(config.plan_text(), text) << "read once";
   }
-  EXPECT_TRUE(recorded_settings(path_ + ".missing").empty());
+  EXPECT_EQ(resolve_config(with_world(4)).plan_text(), "");
+}
+
+TEST_F(PlanWithRun, MustBeThereAndBeJson) {
+  EXPECT_THAT(refusal_of(with_flag("plan_file", "no/plan.json")),
+              AllOf(HasSubstr("plan_file = no/plan.json (flag --smp.plan_file): cannot read "
+                              "no/plan.json: No such file or directory"),
+                    HasSubstr("name the plan.json of a run's folder")));
+  EXPECT_THAT(refusal_of(with_flag("plan_file", testing::TempDir())),
+              HasSubstr("Is a directory; name the plan.json"));
+  for (const char* text : {"", "no JSON", "{"}) {
+    write_file(path_, text);
+    EXPECT_THAT(refusal_of(with_flag("plan_file", path_)), HasSubstr(path_ + ": ")) << text;
+  }
 }
 
 TEST(SettingsToRecord, AreKeysAndResolveToThemselves) {

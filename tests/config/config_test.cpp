@@ -137,7 +137,11 @@ TEST_F(ConfigFile, RefusesAnythingButAnObject) {
 
 TEST(Config, NamesAMissingFile) {
   EXPECT_THAT(refusal_of(with_flag("config", "no/such.json")),
-              HasSubstr("cannot read no/such.json: No such file or directory"));
+              HasSubstr("cannot read no/such.json: No such file or directory (flag --smp.config)"));
+  ConfigInput forgotten;
+  forgotten.environment["SMP_CONFIG"] = "old.json";
+  EXPECT_THAT(refusal_of(forgotten), HasSubstr("old.json: No such file or directory "
+                                               "(environment SMP_CONFIG)"));
   EXPECT_THAT(refusal_of(with_flag("config", "")), HasSubstr("needs the path"));
 }
 
@@ -204,9 +208,9 @@ TEST(Config, QuotesLongValuesInParts) {
 }
 
 TEST(Config, ShowsPathsThatAreNoUtf8) {
-  const auto config = resolve_config(with_flag("plan_file", "plan\xff"));
-  EXPECT_EQ(config.values().plan_file, "plan\xff");
-  EXPECT_THAT(config.to_json(), HasSubstr("plan\xEF\xBF\xBD"));
+  const auto config = resolve_config(with_flag("plan_cache", "plans\xff"));
+  EXPECT_EQ(config.values().plan_cache, "plans\xff");
+  EXPECT_THAT(config.to_json(), HasSubstr("plans\xEF\xBF\xBD"));
 }
 
 TEST(Config, ChecksValuesGivenInCodeAsWell) {

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "base/files.h"
 #include "config/config_inputs.h"
 
 namespace smp::base {
@@ -99,7 +100,9 @@ TEST(SettingChecks, NeedADefaultStageIfNothingElsePlacesModules) {
   EXPECT_THAT(refusal_of(with_flag("auto_partition", "false")),
               HasSubstr("default_partition is not set"));
   ConfigInput input = with_flag("auto_partition", "false");
-  input.flags.emplace_back("plan_file", "plan.json");
+  const auto plan = testing::TempDir() + "smp_setting_checks_test.json";
+  write_file(plan, "{}");
+  input.flags.emplace_back("plan_file", plan);
   EXPECT_NO_THROW(resolve_config(input));
   input.flags.back() = {"default_partition", "3"};
   EXPECT_NO_THROW(resolve_config(input));

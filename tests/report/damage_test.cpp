@@ -121,18 +121,18 @@ class Folder {
     };
     add("settings.json", R"({"microbatches": 8, "stage_speeds": [1, 2.5], "pipeline": "1f1b",
       // a comment
-      "plan_file": "plan.json", "stall_seconds": 30, "fast_mode": false, "seed": 3})",
+      "plan_cache": "plans", "stall_seconds": 30, "fast_mode": false, "seed": 3})",
         [](const auto& path) {
           base::ConfigInput input;
           input.flags = {{"config", path}};
           base::resolve_config(input).table();
         });
     add("pins.json", R"({"encoder": 0, "decoder.block.1": 1})",
-        [](const auto& path) { partitioning::read_plan_file(path); });
+        [](const auto& path) { partitioning::plan_file_of(base::read_file(path), path); });
     add("own.txt", schedule::one_forward_one_backward_lists(3, 6).to_text(),
         [](const auto& path) { schedule::check_lists(schedule::ScheduleLists::read(path), path); });
     add(kPlanFile, plan.to_json(), [](const auto& path) {
-      partitioning::read_plan_file(path).plan.value_or(PartitionPlan());
+      partitioning::plan_file_of(base::read_file(path), path).plan.value_or(PartitionPlan());
     });
     add(kPlanFile, plan.to_json(), schedules);
     add(kSimulationFile, simulated, schedules);

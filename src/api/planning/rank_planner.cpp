@@ -193,16 +193,14 @@ std::vector<RankPlanner::Job> RankPlanner::jobs() const {
                                               gradient_copies_of(rank_, machine_)));
   }
   std::vector<Job> all;
-  const auto file = config_.plan_file.empty() ? partitioning::PlanFile()
-                                              : partitioning::read_plan_file(config_.plan_file);
   for (std::size_t i = 0; i < models_.size(); ++i) {
     const bool beside_others =
         models_[i].beside_placed ||
         std::any_of(models_.begin(), models_.end(), [&](const ModelToPlan& other) {
           return &other != &models_[i] && fills(other, machine_.stages);
         });
-    all.push_back({models_[i], with_part_of_memory(machine_, needs, i), pins_of(models_[i], file),
-                   recomputed_of(models_[i], file),
+    all.push_back({models_[i], with_part_of_memory(machine_, needs, i), pins_of(models_[i]),
+                   recomputed_of(models_[i], rank_.parts().plan_file),
                    modules_keeping_products(*models_[i].description), beside_others});
   }
   return all;
@@ -350,19 +348,19 @@ partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
 }
 
 /// Returns the pins of the program and of the plan file, which is first checked against the model.
-/// @param file  empty without one
-std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model,
-                                                    partitioning::PlanFile file) const {
+std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model) const {
+  const auto& file = rank_.parts().plan_file;
+  auto pins_of_file = file.pins;
   if (file.plan) {
     partitioning::check_plan(*file.plan, tree_of(model), machine_.stages, config_.plan_file);
-    file.pins = partitioning::pins_of(*file.plan, config_.plan_file);
+    pins_of_file = partitioning::pins_of(*file.plan, config_.plan_file);
   }
   if (rank_.topology().rank() == 0) {
-    warn_of_overruled_pins(model.pins, file.pins, config_.plan_file);
+    warn_of_overruled_pins(model.pins, pins_of_file, config_.plan_file);
   }
-  if (file.plan) return file.pins;
+  if (file.plan) return pins_of_file;
   auto pins = model.pins;
-  pins.insert(pins.end(), file.pins.begin(), file.pins.end());
+  pins.insert(pins.end(), pins_of_file.begin(), pins_of_file.end());
   return pins;
 }
 

@@ -55,8 +55,7 @@ class RankPlanner {
                                      const std::vector<simulate::Trace>& traces);
   PlannedModel make(const Job& job, const simulate::Trace& traced);
   partitioning::PartitionOptions options_of(const Job& job, const simulate::Trace& trace) const;
-  std::vector<partitioning::Pin> pins_of(const ModelToPlan& model,
-                                         partitioning::PlanFile file) const;
+  std::vector<partitioning::Pin> pins_of(const ModelToPlan& model) const;
   std::uint64_t key_of(const Job& job) const;
 
   Rank& rank_;

@@ -10,6 +10,11 @@ std::vector<GlobalRank> RankParts::ranks_there(Group which) const {
   return ranks_of(topology, which);
 }
 
+partitioning::PlanFile plan_file_of(const base::ResolvedConfig& config) {
+  if (config.plan_text().empty()) return {};
+  return partitioning::plan_file_of(config.plan_text(), config.values().plan_file);
+}
+
 std::vector<GlobalRank> ranks_of(const Topology& topology, Group which) {
   std::vector<GlobalRank> ranks;
   for (const int rank : topology.group(which)) ranks.emplace_back(rank);

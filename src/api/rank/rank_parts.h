@@ -16,6 +16,7 @@
 #include "config/config.h"
 #include "d2d/channel/channel.h"
 #include "d2d/job/mpi_session.h"
+#include "partition/plan/plan_check.h"
 #include "smp/rank.h"
 #include "smp/topology.h"
 
@@ -27,6 +28,7 @@ struct RankParts {
   std::unique_ptr<base::EndSignals> end_signals;     // then: it ends in good order
   std::unique_ptr<server::Watchdog::Session> watch;  // then: it sees MPI end
   base::ResolvedConfig config;
+  partitioning::PlanFile plan_file;  ///< empty without one
   Topology topology;
   std::unique_ptr<d2d::MpiSession> mpi;      // not with ranks of one process
   std::unique_ptr<d2d::Channel> channel;     // between all ranks of the job
@@ -43,6 +45,9 @@ struct RankParts {
   /// Ranks of a group that are there to talk to: this one alone while a job is planned.
   std::vector<GlobalRank> ranks_there(Group which) const;
 };
+
+/// Returns what the plan file says that the settings name. @throws UsageError  it is none
+partitioning::PlanFile plan_file_of(const base::ResolvedConfig& config);
 
 /// The ranks of one process that a topology names as a group of `which`.
 std::vector<GlobalRank> ranks_of(const Topology& topology, Group which);

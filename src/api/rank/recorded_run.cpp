@@ -71,6 +71,11 @@ partitioning::RunRecord run_record(const Rank& rank, const PartitionPlan& plan,
   return run;
 }
 
+RecordedRun recorded_run(const base::ResolvedConfig& config) {
+  if (config.plan_text().empty()) return std::nullopt;
+  return partitioning::find_run_record(config.plan_text(), config.values().plan_file);
+}
+
 std::string identity_of(const RecordedRun& run) {
   if (!run) return "none";
   auto key = base::mix_key(base::mix_key(static_cast<std::uint64_t>(run->ranks), run->settings),

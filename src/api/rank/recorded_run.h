@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "d2d/channel/route.h"
 #include "d2d/job/job_wires.h"
 #include "partition/plan/run_record.h"
@@ -28,6 +29,9 @@ class Rank;
 
 /// A run that the session shall repeat, if its plan_file holds one.
 using RecordedRun = std::optional<partitioning::RunRecord>;
+
+/// Returns that of the plan file which the settings name. @throws UsageError  it is broken
+[[nodiscard]] RecordedRun recorded_run(const base::ResolvedConfig& config);
 
 /// Returns what must be equal of a record on all ranks: each may have another file of that name, or
 /// none.

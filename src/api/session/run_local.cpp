@@ -53,6 +53,7 @@ class LocalWorld {
     input.environment = base::environment_settings();
     input.world_size = ranks;
     config_ = base::resolve_config(input);
+    plan_file_ = plan_file_of(config_);
     device_ = take_device(config_.values().device, /*local_rank=*/0);
   }
 
@@ -84,6 +85,7 @@ class LocalWorld {
       RankParts parts;
       parts.independent_pipelines = start_.independent_pipelines;
       parts.config = config_;
+      parts.plan_file = plan_file_;
       parts.topology = Topology(config_.arrangement(), rank);
       parts.device = device_;
       parts.channel = std::make_unique<d2d::Channel>(routes_of(GlobalRank(rank)));
@@ -141,6 +143,7 @@ class LocalWorld {
   fiber::SimClock clock_;
   std::shared_ptr<d2d::LocalHub> hub_;
   base::ResolvedConfig config_;
+  partitioning::PlanFile plan_file_;
   c10::Device device_{c10::DeviceType::CPU};  // of all ranks: they share a thread
   std::unique_ptr<server::Watchdog::Session> watch_;
   std::vector<std::exception_ptr> errors_;

@@ -237,6 +237,7 @@ namespace {
 Session start_planning(int& argc, char** argv, const Config& config, const PlanRequest& request) {
   RankParts parts;
   parts.config = resolve(argc, argv, config, request.ranks);
+  parts.plan_file = plan_file_of(parts.config);
   parts.topology = Topology(parts.config.arrangement(), 0);
   parts.channel = std::make_unique<d2d::Channel>(
       std::make_unique<d2d::LocalWire>(std::make_shared<d2d::LocalHub>(1), GlobalRank(0)));
@@ -275,8 +276,10 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
                 "\": ranks of one process start with smp::run_local, not with smp::init");
   });
   RecordedRun as_in;
-  prepare_together(*parts.mpi,
-                   [&] { as_in = partitioning::read_run_record(parts.config.values().plan_file); });
+  prepare_together(*parts.mpi, [&] {
+    as_in = recorded_run(parts.config);
+    parts.plan_file = plan_file_of(parts.config);
+  });
   prepare_together(*parts.mpi, [&] {
     require_same([&](const std::string& own) { return parts.mpi->all_gather(own); },
                  all_ranks(*parts.mpi), settings_of(parts.config, as_in),

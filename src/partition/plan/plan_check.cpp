@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/files.h"
 #include "base/text/edit_distance.h"
 #include "config/json.h"
 #include "partition/model/placement_rules.h"
@@ -108,33 +107,20 @@ void check_plan(const PartitionPlan& plan, const ModuleTree& tree, int pp_size,
   if (!faults.empty()) throw UsageError(list_of_faults(name, faults));
 }
 
-namespace {
-
-std::string read_named_file(const std::string& path) {
-  try {
-    return base::read_file(path, base::kMostJsonBytes);
-  } catch (const UsageError& error) {
-    throw UsageError(concat("plan_file: ", error.what()));
-  }
-}
-
-}  // namespace
-
 std::vector<Pin> pins_of(const PartitionPlan& plan, const std::string& name) {
   std::vector<Pin> pins;
   for (const auto& row : plan.rows()) pins.push_back({row.path, row.pp_rank, name});
   return pins;
 }
 
-PlanFile read_plan_file(const std::string& path) {
-  const std::string text = read_named_file(path);
-  const Json json = base::parse_json(text, path);
+PlanFile plan_file_of(const std::string& text, const std::string& name) {
+  const Json json = base::parse_json(text, name);
   PlanFile file;
   // A module may have that name: then it is a stage.
   if (json.is_object() && json.contains("format") && json["format"].is_string()) {
-    file.plan = PartitionPlan::from_json(text, path);
+    file.plan = PartitionPlan::from_json(text, name);
   } else {
-    file.pins = pins_of(json, path);
+    file.pins = pins_of(json, name);
   }
   return file;
 }

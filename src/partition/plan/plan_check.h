@@ -32,8 +32,9 @@ struct PlanFile {
 /// @param name  the plan's file, for reasons and messages
 std::vector<Pin> pins_of(const PartitionPlan& plan, const std::string& name);
 
-/// Reads a plan_file.
-/// @throws UsageError  the file cannot be read or is neither a plan nor such an object
-PlanFile read_plan_file(const std::string& path);
+/// Returns what the text of a plan_file says.
+/// @param name  of the file, leads the messages
+/// @throws UsageError  it is neither a plan nor such an object
+PlanFile plan_file_of(const std::string& text, const std::string& name);
 
 }  // namespace smp::partitioning

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/files.h"
 #include "base/text/excerpt.h"
 #include "config/config_sources.h"
 #include "config/json.h"
@@ -137,17 +136,6 @@ std::optional<RunRecord> find_run_record(const std::string& text, const std::str
                        json.contains(base::kRunMember);
   if (!has_run) return std::nullopt;
   return record_from_json(json[base::kRunMember], concat(name, ": \"", base::kRunMember, "\""));
-}
-
-std::optional<RunRecord> read_run_record(const std::string& path) {
-  if (path.empty()) return std::nullopt;
-  std::string text;
-  try {
-    text = base::read_file(path, base::kMostJsonBytes);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-  return base::find_json(text) ? find_run_record(text, path) : std::nullopt;
 }
 
 }  // namespace smp::partitioning

@@ -41,8 +41,5 @@ struct RunRecord {
 /// @throws UsageError  it is broken
 [[nodiscard]] std::optional<RunRecord> find_run_record(const std::string& text,
                                                        const std::string& name);
-/// Returns that of a file; also nothing if `path` is empty or cannot be read, which whoever needs
-/// the plan says. @throws UsageError  it is broken
-[[nodiscard]] std::optional<RunRecord> read_run_record(const std::string& path);
 
 }  // namespace smp::partitioning

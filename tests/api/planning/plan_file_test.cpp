@@ -9,6 +9,7 @@
 #include "api/two_ranks.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "support/refusal.h"
 
 namespace smp {
 namespace plan_file_test {
@@ -85,6 +86,46 @@ TEST_F(PlanFiles, GetPredictions) {
     weights += stage.weights;
   }
   EXPECT_EQ(weights, 3 * (64 + 8) * 4);
+}
+
+/// A mistake in a file is no reason to try a model first.
+TEST_F(PlanFiles, AreReadBeforeAnythingStarts) {
+  Config config;
+  config.plan_file = path_;
+  bool began = false;
+  const auto refusal_of_start = [&] {
+    return refusal<UsageError>([&] {
+      run_local(
+          2, [&] { began = true; }, config);
+    });
+  };
+  EXPECT_THAT(refusal_of_start(), testing::HasSubstr("cannot read " + path_));
+  base::write_file(path_, R"({"format": "smp-plan", "version": 99})");
+  EXPECT_THAT(refusal_of_start(), testing::HasSubstr(path_ + ": "));
+  base::write_file(path_, R"({"b": "one"})");
+  EXPECT_THAT(refusal_of_start(), testing::HasSubstr("must be an integer"));
+  EXPECT_FALSE(began);
+}
+
+TEST_F(PlanFiles, AreReadOnce) {
+  write_moved(plan_with({}));
+  Config config;
+  config.plan_file = path_;
+  PartitionPlan plan;
+  run_local(
+      2,
+      [&] {
+        std::filesystem::remove(path_);  // by whoever tidies up after the start
+        Net net;
+        DistributedModel model(net);
+        auto train = smp::step([&](const Tensor& x) { return model(x).sum(); });
+        const torch::NoGradGuard no_grad;
+        train(torch::ones({4, 8}));
+        if (rank() == 0) plan = model.plan();
+      },
+      config);
+  ASSERT_TRUE(plan.summary());
+  EXPECT_EQ(plan.summary()->chosen.strategy, "by hand");
 }
 
 TEST_F(PlanFiles, OverruleTheProgramAndSaySo) {

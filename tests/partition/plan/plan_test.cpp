@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/files.h"
 #include "partition/plan/plan_check.h"
 #include "partition/plan/plan_example.h"
 #include "partition/search/even_plan.h"
@@ -167,23 +166,17 @@ TEST(Plan, HashDependsOnTheModelOnly) {
 }
 
 TEST(PlanFile, IsAPlanOrAShortMapOfPins) {
-  const std::string path = testing::TempDir() + "smp_plan_file_test.json";
-  base::write_file(path, even_plan(small_tree(), 2).to_json());
-  EXPECT_TRUE(read_plan_file(path).plan);
-  base::write_file(path, "{\"middle\": 1, // the rest is free\n \"head\": 0}");
-  const PlanFile file = read_plan_file(path);
+  const std::string name = "plan.json";
+  EXPECT_TRUE(plan_file_of(even_plan(small_tree(), 2).to_json(), name).plan);
+  const PlanFile file = plan_file_of("{\"middle\": 1, // the rest is free\n \"head\": 0}", name);
   EXPECT_FALSE(file.plan);
   ASSERT_EQ(file.pins.size(), 2u);
   EXPECT_EQ(file.pins[0].path, "middle");
   EXPECT_EQ(file.pins[0].pp_rank, 1);
-  EXPECT_EQ(file.pins[0].origin, path);
-  base::write_file(path, R"({"format": 1})");  // a module of that name
-  EXPECT_EQ(read_plan_file(path).pins.at(0).path, "format");
-  base::write_file(path, R"({"middle": "one"})");
-  EXPECT_THAT(refusal([&] { read_plan_file(path); }),
+  EXPECT_EQ(file.pins[0].origin, name);
+  EXPECT_EQ(plan_file_of(R"({"format": 1})", name).pins.at(0).path, "format") << "a module";
+  EXPECT_THAT(refusal([&] { plan_file_of(R"({"middle": "one"})", name); }),
               HasSubstr("must be an integer, found \"one\""));
-  EXPECT_THAT(refusal([] { read_plan_file("no/plan.json"); }),
-              HasSubstr("cannot read no/plan.json"));
 }
 
 TEST(Plan, KeepsWhatWasPredictedOfIt) {

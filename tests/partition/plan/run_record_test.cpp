@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include "base/files.h"
 #include "partition/plan/plan_example.h"
 #include "support/refusal.h"
 
@@ -40,13 +39,6 @@ TEST(RunRecord, IsNotInOlderFilesAndOthers) {
   EXPECT_THAT(text, HasSubstr("\"version\": 1"));
   EXPECT_FALSE(find_run_record(text, "plan.json"));
   EXPECT_FALSE(find_run_record(R"({"run": 1})", "pins.json")) << "a module of that name";
-  EXPECT_FALSE(read_run_record(""));
-  EXPECT_FALSE(read_run_record("/nowhere/plan.json"));
-  const auto path = testing::TempDir() + "smp_run_record_test.json";
-  base::write_file(path, "{");
-  EXPECT_FALSE(read_run_record(path));
-  base::write_file(path, plan_text(t5_example().plan(), example()));
-  EXPECT_EQ(read_run_record(path), example());
 }
 
 TEST(RunRecord, TellsTheRoutesOfARank) {
