@@ -135,11 +135,11 @@ void copy_pins(const torch::nn::Module& original, torch::nn::Module& copy) {
 }
 
 void refuse_after_placement(const RoutedBase& module, const char* action) {
-  SMP_REQUIRE_AS(UnsupportedError, !module.smp_place.placed(), "smp: ", action, " of ",
-                 name_of(module),
-                 " after the model was placed: this rank no longer holds all of "
-                 "its parameters. Do it before the first step, or work on the parameters that this "
-                 "rank owns.");
+  SMP_REQUIRE_AS(UnsupportedError, !module.smp_place.placed(), action, " of ", name_of(module),
+                 " after the model was placed: this rank no longer holds all of its parameters. "
+                 "smp::save_safetensors(model, path) and smp::load_safetensors, on every rank, "
+                 "write and read all of them; do other things before the first step, or with the "
+                 "parameters that this rank owns");
   // A cast can be put off, the others cannot.
   if (std::string_view(action) == "to()") return;
   const auto* own = dynamic_cast<const torch::nn::Module*>(&module);

@@ -60,7 +60,7 @@ std::string file_time(const std::string& utc) {
 
 /// Makes a new folder, also if another run of that name starts in the same second.
 std::string make_folder(const std::string& parent, const std::string& name,
-                        const std::string& utc) {
+                        const std::string& utc) try {
   base::create_directories(parent);
   const std::string wanted = concat(parent, "/", name, "-", file_time(utc));
   std::string folder = wanted;
@@ -68,6 +68,10 @@ std::string make_folder(const std::string& parent, const std::string& name,
     folder = concat(wanted, "-", number);
   }
   return folder;
+} catch (const ResourceError& error) {
+  throw ResourceError(concat(error.what(),
+                             "; start the program in a folder where it may write, or name one in "
+                             "smp::RunLogOptions::parent_folder"));
 }
 
 double seconds_since_1970() {

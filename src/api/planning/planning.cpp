@@ -9,7 +9,6 @@
 #include "api/planning/job_machine.h"
 #include "api/planning/memory_guard.h"
 #include "api/planning/plan_decision.h"
-#include "api/planning/plan_key.h"
 #include "api/planning/rank_planner.h"
 #include "api/rank/agreement.h"
 #include "api/rank/rank.h"
@@ -21,19 +20,34 @@
 namespace smp {
 namespace {
 
+/// Returns the modules of all models, and what each holds.
+Facts modules_of(const std::vector<ModelToPlan>& models) {
+  Facts facts = {{"the number of models", std::to_string(models.size())}};
+  std::uint64_t order = 0;
+  for (const auto& model : models) {
+    const auto& tree = model.description->tree;
+    const std::vector<int> all_on_first(tree.nodes.size(), 0);
+    for (const auto& row : partitioning::plan_of(tree, all_on_first, 1).rows()) {
+      facts.push_back({partitioning::quoted_path(row.path),
+                       row.parameters.empty() ? "without parameters" : row.parameters});
+      order = base::mix_key(order, row.path);
+    }
+  }
+  facts.push_back({"the order of modules", std::to_string(order)});
+  return facts;
+}
+
 void require_equal_models(const Rank& rank, const std::vector<ModelToPlan>& models) {
-  std::uint64_t all_models = models.size();
   std::uint64_t all_pins = 0;
   for (const auto& model : models) {
-    all_models = base::mix_key(all_models, model_hash(model.description->tree, 1));
     for (const auto& pin : model.pins) {
       all_pins =
           base::mix_key(base::mix_key(all_pins, pin.path), static_cast<std::uint64_t>(pin.pp_rank));
     }
   }
   const auto ranks = rank.groups().training_ranks();
-  require_equal_hashes(ranks, all_models, "the model",
-                       "build the same model on every rank, before the first step");
+  require_same(ranks, modules_of(models), "the models of the ranks",
+               "build the same model on every rank, before the first step");
   std::vector<const ModelDescription*> descriptions;
   descriptions.reserve(models.size());
   for (const auto& model : models) descriptions.push_back(model.description);

@@ -235,6 +235,7 @@ namespace {
 
 /// Starts rank 0 of a job whose other ranks do not exist: it gets as far as the plan.
 Session start_planning(int& argc, char** argv, const Config& config, const PlanRequest& request) {
+  base::set_log_rank(0);
   RankParts parts;
   parts.config = resolve(argc, argv, config, request.ranks);
   parts.plan_file = plan_file_of(parts.config);

@@ -63,11 +63,10 @@ void BodyBackward::run(const std::vector<at::Tensor>& roots,
 
 ExecutionScope& BodyBackward::require_body() const {
   auto* scope = ExecutionScope::current();
-  SMP_REQUIRE(
-      core_.step != nullptr && scope != nullptr && scope->identity().module == kBody &&
-          core_.port.is_first(),
-      "rank ", core_.port.name(),
-      ": model.backward() outside of a step; call it in the step's body, on its own thread");
+  // Without the rank: what all ranks say alike is printed once.
+  SMP_REQUIRE(core_.step != nullptr && scope != nullptr && scope->identity().module == kBody &&
+                  core_.port.is_first(),
+              "model.backward() outside of a step; call it in the step's body, on its own thread");
   SMP_REQUIRE(!inside_node(), "rank ", core_.port.name(),
               ": model.backward() was called inside the backward of an autograd node, which cannot "
               "wait for other ranks; call it in the step's body itself");

@@ -57,6 +57,28 @@ TEST(RankAgreement, SoIsOneNumberOfTheLastRank) {
   });
 }
 
+TEST(RankAgreement, ModulesThatOneRankLacksAreNamed) {
+  on_ranks(2, [] {
+    nn::Sequential net(nn::Linear(4, 4));
+    if (rank() == 1) net->push_back(nn::Linear(4, 2));
+    DistributedModel model(net);
+    EXPECT_THAT(refusal<UsageError>([&] { model.place(); }),
+                AllOf(HasSubstr("the models of the ranks differ: \"1\": unknown on rank 0, "),
+                      HasSubstr("Float[2, 4]"), HasSubstr(" on rank 1; "),
+                      HasSubstr("build the same model on every rank")));
+  });
+}
+
+TEST(RankAgreement, ParametersOfAnotherShapeAreNamed) {
+  on_ranks(2, [] {
+    nn::Sequential net(nn::Linear(4, 4 + rank()));
+    DistributedModel model(net);
+    EXPECT_THAT(refusal<UsageError>([&] { model.place(); }),
+                AllOf(HasSubstr("\"0\": "), HasSubstr("Float[4, 4]"), HasSubstr("Float[5, 4]"),
+                      testing::Not(HasSubstr("the order"))));
+  });
+}
+
 struct DroppedImpl : torch::nn::Module {
   explicit DroppedImpl(double p) : drop(register_module("drop", nn::Dropout(p))) {}
   at::Tensor forward(const at::Tensor& x) { return drop(x); }
