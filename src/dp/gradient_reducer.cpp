@@ -140,16 +140,29 @@ bool GradientReducer::is_expected(const std::vector<std::size_t>& bucket) const 
 std::vector<bool> GradientReducer::finish_early(const std::vector<Report>& reports) {
   std::vector<bool> done;
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    done.push_back(std::all_of(reports.begin(), reports.end(), [&](const auto& report) {
-      return report.early.at(i) == '+' &&
-             std::all_of(buckets_[i].begin(), buckets_[i].end(), [&](std::size_t parameter) {
-               return report.forms.at(parameter) == expected_[0].at(parameter);
-             });
-    }));
+    const bool as_sent = std::none_of(buckets_[i].begin(), buckets_[i].end(),
+                                      [&](auto parameter) { return is_term(reports, parameter); });
+    done.push_back(as_sent && std::all_of(reports.begin(), reports.end(), [&](const auto& report) {
+                     return report.early.at(i) == '+' &&
+                            std::all_of(
+                                buckets_[i].begin(), buckets_[i].end(), [&](std::size_t parameter) {
+                                  return report.forms.at(parameter) == expected_[0].at(parameter);
+                                });
+                   }));
   }
   early_.finish(done);
   averaged_early_ += static_cast<std::uint64_t>(std::count(done.begin(), done.end(), true));
   return done;
+}
+
+bool GradientReducer::is_term(const std::vector<Report>& reports, std::size_t parameter) const {
+  if (owners_.empty() || owners_[parameter] < 0) return false;
+  const auto given = [&](const Report& report) {
+    return report.given.empty() ? Given::kNothing : Given{report.given.at(parameter)};
+  };
+  return given(reports.at(static_cast<std::size_t>(owners_[parameter]))) != Given::kSum &&
+         std::any_of(reports.begin(), reports.end(),
+                     [&](const auto& report) { return given(report) == Given::kBeside; });
 }
 
 GradientReducer::Forms GradientReducer::forms() const {

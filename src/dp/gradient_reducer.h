@@ -26,6 +26,7 @@ class GradientReducer {
   /// The form of each gradient of a replica, one letter a parameter: '-' none, 'd' dense, 's'
   /// sparse.
   using Forms = std::string;
+  enum class Form : char { kNone = '-', kDense = 'd', kSparse = 's' };
 
   /// @param parameters    of the stage, in the same order on all members of `replicas`
   /// @param bucket_bytes  of gradients that travel together
@@ -55,12 +56,28 @@ class GradientReducer {
   void progress() { early_.progress(); }
   bool under_way() const noexcept { return early_.under_way(); }
 
+  /// What lay in `.grad` of a parameter with an owner before the step, since its last sum.
+  enum class Given : char {
+    kNothing = '-',
+    kSum = 's',       ///< at the owner: the sum, changed or not
+    kReplaced = 'r',  ///< at the owner: another tensor
+    kBeside = 'd'     ///< elsewhere: what the program has put there
+  };
+
+  /// Returns the letter of a gradient in Forms.
+  static char form(bool sparse) { return static_cast<char>(sparse ? Form::kSparse : Form::kDense); }
+
   /// The message of a rank to the others at the end of a step.
   struct Report {
     Forms forms;        ///< of its gradients
     std::string early;  ///< EarlyBuckets::report()
+    std::string given;  ///< a Given for each parameter; empty: nothing of any
   };
-  Report report() const { return {forms(), early_.report()}; }
+  Report report() const { return {forms(), early_.report(), {}}; }
+
+  /// True if what lies beside the owner's gradient of `parameter` is a term of a sum like that one,
+  /// because the program has given all replicas a new one; else the owner has it already.
+  bool is_term(const std::vector<Report>& reports, std::size_t parameter) const;
 
   /// Makes `.grad` of every parameter the sum over all replicas, divided; a gradient that is
   /// missing in some of them counts as zero, one that is missing in all stays missing. Where a
@@ -80,7 +97,6 @@ class GradientReducer {
   Forms forms() const;
   bool is_expected(const std::vector<std::size_t>& bucket) const;
   std::vector<bool> finish_early(const std::vector<Report>& reports);
-  enum class Form : char { kNone = '-', kDense = 'd', kSparse = 's' };
   Form common_form(const std::vector<Forms>& forms, std::size_t parameter) const;
   std::vector<std::size_t> dense_ones(const std::vector<std::size_t>& bucket,
                                       const std::vector<Forms>& forms) const;

@@ -14,7 +14,7 @@ inline std::vector<GradientReducer::Report> reports_of_all(d2d::Communicators& o
   std::vector<GradientReducer::Report> reports;
   for (auto& other : own.all().all_gather({report.forms + report.early, {}}, "reports")) {
     const auto forms = report.forms.size();
-    reports.push_back({other.bytes.substr(0, forms), other.bytes.substr(forms)});
+    reports.push_back({other.bytes.substr(0, forms), other.bytes.substr(forms), {}});
   }
   return reports;
 }

@@ -405,8 +405,8 @@ void OptimizerShare::zero_grad(bool set_to_none) {
   if (session == nullptr) return;
   session->state.facts().note_zero_grad();
   auto& gradients = session->replicas.gradients();
-  for (auto& group : state_->optimizer->param_groups()) gradients.forget_apart(group.params());
-  gradients.forget_apart(state_->sharded);
+  for (auto& group : state_->optimizer->param_groups()) gradients.note_zeroed(group.params());
+  gradients.note_zeroed(state_->sharded);
   for (const auto& parameter : state_->sharded) {  // those that others step have left the groups
     if (session->replicas.shards().is_elsewhere(parameter)) {
       at::Tensor(parameter).mutable_grad().reset();

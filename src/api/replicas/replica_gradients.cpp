@@ -16,6 +16,7 @@
 #include "api/state/session_state.h"
 #include "base/log.h"
 #include "fiber/scheduler.h"
+#include "server/graph/gradient_sum.h"
 #include "smp/distributed_model.h"
 #include "tp/slices/sliced_parameters.h"
 
@@ -26,19 +27,19 @@ namespace smp {
 void ReplicaGradients::forget() {
   models_.clear();
   places_.clear();
-  for (auto item = owned_.begin(); item != owned_.end();) {
-    item = item->second.expired() ? owned_.erase(item) : std::next(item);
-  }
-  if (apart_.empty()) return;
+  if (apart_.empty() && summed_.empty() && left_.empty()) return;
   std::unordered_set<const void*> alive;
   for (const auto* model : state_.models()) {
     for (const auto& parameter : model->base_module().parameters()) {
-      if (apart_.contains(parameter.unsafeGetTensorImpl())) {
-        alive.insert(parameter.unsafeGetTensorImpl());
-      }
+      alive.insert(parameter.unsafeGetTensorImpl());
     }
   }
-  apart_ = std::move(alive);
+  const auto is_gone = [&](const void* parameter) { return !alive.contains(parameter); };
+  std::erase_if(apart_, is_gone);
+  std::erase_if(left_, is_gone);
+  for (auto item = summed_.begin(); item != summed_.end();) {
+    item = is_gone(item->first) ? summed_.erase(item) : std::next(item);
+  }
 }
 
 /// Finds the parameters of each model; what two models share is added up with the first.
@@ -89,7 +90,10 @@ void ReplicaGradients::for_each_reducer(Do&& act) {
 ReplicaGradients::Reports ReplicaGradients::report() {
   if (models_.empty()) find_models();
   Reports reports;
-  for_each_reducer([&](const auto&, auto& reducer) { reports.push_back(reducer.report()); });
+  for_each_reducer([&](const auto& model, auto& reducer) {
+    reports.push_back(reducer.report());
+    note_given(model, reducer, reports.back());
+  });
   return reports;
 }
 
@@ -112,11 +116,32 @@ void ReplicaGradients::begin_step(std::int64_t step) {
   make_terms();
 }
 
-/// True if the gradient of `parameter` is the sum that was made for its owner here.
-bool ReplicaGradients::is_here_alone(const at::Tensor& parameter) const {
-  const auto found = owned_.find(parameter.unsafeGetTensorImpl());
-  return found != owned_.end() && parameter.grad().defined() &&
-         found->second.lock() == parameter.grad().getIntrusivePtr();
+/// True if the gradient of `parameter` lies here alone, with its owner: it counts as it is.
+bool ReplicaGradients::is_whole_here(const at::Tensor& parameter) const {
+  return parameter.grad().defined() && shards_.is_here(parameter) &&
+         summed_.count(parameter.unsafeGetTensorImpl()) > 0;
+}
+
+/// Finds out what has become of a gradient since it was added up for its owner. What the program
+/// has put beside it, in a replica that had none any more, waits for the end of the step: then it
+/// is known whether the owner has it too.
+void ReplicaGradients::look_at_given(Parameter& parameter) {
+  const auto found = summed_.find(parameter.tensor.unsafeGetTensorImpl());
+  if (found == summed_.end()) return;
+  auto& gradient = at::Tensor(parameter.tensor).mutable_grad();
+  if (shards_.is_here(parameter.tensor)) {
+    if (!gradient.defined()) {  // zeroed, by the program
+      summed_.erase(found);
+    } else if (found->second.lock() == gradient.getIntrusivePtr()) {
+      parameter.given = Given::kSum;
+    } else {
+      parameter.given = Given::kReplaced;
+      parameter.aside = gradient.clone();
+    }
+  } else if (gradient.defined() && !left_.contains(found->first)) {
+    parameter.given = Given::kBeside;
+    parameter.aside = std::exchange(gradient, at::Tensor());
+  }
 }
 
 /// Makes of the gradients that are there before the step terms of a sum that is what they are.
@@ -124,41 +149,94 @@ void ReplicaGradients::make_terms() {
   const at::NoGradGuard no_grad;
   for (auto& model : models_) {
     model.adding = true;
-    for (const auto& [parameter, terms, divisor] : model.parameters) {
-      const auto& gradient = parameter.grad();
+    for (auto& parameter : model.parameters) {
+      look_at_given(parameter);
+      const auto& gradient = parameter.tensor.grad();
       if (!gradient.defined()) continue;
-      if (is_here_alone(parameter)) {
-        if (divisor != 1) gradient.mul_(divisor);
-      } else if (terms != 1) {
-        gradient.div_(terms);
+      if (is_whole_here(parameter.tensor)) {
+        if (parameter.divisor != 1) gradient.mul_(parameter.divisor);
+      } else if (parameter.terms != 1) {
+        gradient.div_(parameter.terms);
       }
     }
   }
 }
 
-/// Makes of terms that were not added up gradients of this replica, which count like a sum.
-void ReplicaGradients::make_whole(Model& model) const {
+/// Makes of terms that were not added up gradients of this replica, which count like a sum. What a
+/// failed step has put aside lies in `.grad` again.
+void ReplicaGradients::make_whole(Model& model) {
   const at::NoGradGuard no_grad;
   if (!std::exchange(model.adding, false)) return;
-  for (const auto& [parameter, terms, divisor] : model.parameters) {
-    const auto& gradient = parameter.grad();
-    if (!gradient.defined()) continue;
-    if (is_here_alone(parameter)) {
-      if (divisor != 1) gradient.div_(divisor);
-    } else if (terms != 1) {
-      gradient.mul_(terms);
+  for (auto& parameter : model.parameters) {
+    auto& gradient = at::Tensor(parameter.tensor).mutable_grad();
+    if (is_whole_here(parameter.tensor)) {
+      if (parameter.divisor != 1) gradient.div_(parameter.divisor);
+    } else if (gradient.defined() && parameter.terms != 1) {
+      gradient.mul_(parameter.terms);
     }
+    auto aside = std::exchange(parameter.aside, at::Tensor());
+    const auto given = std::exchange(parameter.given, Given::kNothing);
+    note_left(parameter.tensor);
+    if (given == Given::kBeside) server::add_gradient(gradient, std::move(aside));
   }
 }
 
-/// Notes the sums that this rank has alone, because it owns their parameters.
-void ReplicaGradients::note_owned(const Model& model) {
+/// Notes what a step that has added nothing up leaves of a parameter with an owner.
+void ReplicaGradients::note_left(const at::Tensor& parameter) {
+  const auto* const key = parameter.unsafeGetTensorImpl();
+  const auto& gradient = parameter.grad();
+  if (!gradient.defined()) return;
+  if (is_whole_here(parameter)) {  // additions may have made another tensor of it
+    summed_.insert_or_assign(key, WeakGradient(gradient.getIntrusivePtr()));
+  } else if (shards_.is_elsewhere(parameter)) {
+    left_.insert(key);
+  }
+}
+
+/// Notes the sums that were made for owners: only these have them.
+void ReplicaGradients::note_summed(const Model& model) {
   for (const auto& parameter : model.parameters) {
+    if (shards_.owner_of(parameter.tensor) < 0) continue;
     const auto* const key = parameter.tensor.unsafeGetTensorImpl();
+    left_.erase(key);
+    summed_.insert_or_assign(key, WeakGradient(parameter.tensor.grad().getIntrusivePtr()));
+  }
+}
+
+/// Says in the report of a reducer what lay in `.grad` before the step.
+void ReplicaGradients::note_given(const Model& model, const dp::GradientReducer& reducer,
+                                  dp::GradientReducer::Report& report) const {
+  for (const auto& parameter : model.parameters) {
+    const auto& place = places_.at(parameter.tensor.unsafeGetTensorImpl());
+    if (parameter.given == Given::kNothing || place.reducer != &reducer) continue;
+    report.given.resize(report.forms.size(), static_cast<char>(Given::kNothing));
+    report.given[place.number] = static_cast<char>(parameter.given);
+    if (parameter.given != Given::kBeside) continue;
     const auto& gradient = parameter.tensor.grad();
-    owned_.erase(key);
-    if (!gradient.defined() || !shards_.is_here(parameter.tensor)) continue;
-    owned_.emplace(key, WeakGradient(gradient.getIntrusivePtr()));
+    const bool sparse =
+        parameter.aside.is_sparse() && (!gradient.defined() || gradient.is_sparse());
+    report.forms[place.number] = dp::GradientReducer::form(sparse);
+  }
+}
+
+/// Knowing what lay in `.grad` in all replicas, makes terms of what was put aside, or drops it: the
+/// owner has it in its own.
+/// @param reports  of all replicas
+void ReplicaGradients::take_given(Model& model, const dp::GradientReducer& reducer,
+                                  const std::vector<dp::GradientReducer::Report>& reports) {
+  const at::NoGradGuard no_grad;
+  for (auto& parameter : model.parameters) {
+    const auto* const key = parameter.tensor.unsafeGetTensorImpl();
+    const auto& place = places_.at(key);
+    if (place.reducer != &reducer) continue;
+    const auto given = std::exchange(parameter.given, Given::kNothing);
+    const auto aside = std::exchange(parameter.aside, at::Tensor());
+    if (!reducer.is_term(reports, place.number)) continue;
+    summed_.erase(key);
+    if (!aside.defined()) continue;
+    const double share = 1.0 / parameter.terms;
+    server::add_gradient(at::Tensor(parameter.tensor).mutable_grad(),
+                         aside * (given == Given::kBeside ? share : share - parameter.divisor));
   }
 }
 
@@ -218,6 +296,11 @@ void ReplicaGradients::reduce(const std::vector<Reports>& reports, std::int64_t 
   const auto number = static_cast<std::uint64_t>(step);
   for (std::size_t i = 0; i < models_.size(); ++i) {
     auto& model = models_[i];
+    std::vector<dp::GradientReducer::Report> of_whole, of_slices;
+    for (const auto& replica : reports) of_whole.push_back(replica.at(2 * i));
+    for (const auto replica : same_slices) of_slices.push_back(reports.at(replica).at(2 * i + 1));
+    take_given(model, *model.whole, of_whole);
+    take_given(model, *model.sliced, of_slices);
     if (!model.model->syncs_gradients()) {
       for (const auto& parameter : model.model->local_parameters()) {
         apart_.insert(parameter.unsafeGetTensorImpl());
@@ -225,19 +308,24 @@ void ReplicaGradients::reduce(const std::vector<Reports>& reports, std::int64_t 
       continue;
     }
     if (!apart_.empty()) forget_apart(model.model->local_parameters());
-    Reports of_whole, of_slices;
-    for (const auto& replica : reports) of_whole.push_back(replica.at(2 * i));
-    for (const auto replica : same_slices) of_slices.push_back(reports.at(replica).at(2 * i + 1));
     set_hook(model);
     model.whole->reduce(of_whole, number);
     model.sliced->reduce(of_slices, number);
     model.adding = false;
-    note_owned(model);
+    note_summed(model);
   }
 }
 
 void ReplicaGradients::forget_apart(const std::vector<at::Tensor>& parameters) {
   for (const auto& parameter : parameters) apart_.erase(parameter.unsafeGetTensorImpl());
+}
+
+void ReplicaGradients::note_zeroed(const std::vector<at::Tensor>& parameters) {
+  forget_apart(parameters);
+  for (const auto& parameter : parameters) {
+    left_.erase(parameter.unsafeGetTensorImpl());
+    summed_.erase(parameter.unsafeGetTensorImpl());
+  }
 }
 
 bool ReplicaGradients::left_apart(const std::vector<at::Tensor>& parameters) const {

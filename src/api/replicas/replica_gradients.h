@@ -62,10 +62,11 @@ class ReplicaGradients final : public server::GradientListener {
   bool left_apart(const std::vector<at::Tensor>& parameters) const;
   /// True if this rank has such a gradient.
   bool apart(const std::vector<at::Tensor>& parameters) const;
-  /// Notes that the gradients of `parameters` are gone, or added up.
-  void forget_apart(const std::vector<at::Tensor>& parameters);
+  /// Notes that the gradients of `parameters` are zero, or gone.
+  void note_zeroed(const std::vector<at::Tensor>& parameters);
 
  private:
+  using Given = dp::GradientReducer::Given;
   using WeakGradient = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
   /// A parameter of this rank. Replicas add up the gradients of `terms` different batches, each of
@@ -74,6 +75,8 @@ class ReplicaGradients final : public server::GradientListener {
     at::Tensor tensor;
     int terms;
     int divisor;
+    Given given = Given::kNothing;
+    at::Tensor aside = {};  // kReplaced: a copy of it; kBeside: what lay there
   };
   struct Model {
     const DistributedModelBase* model;
@@ -90,10 +93,17 @@ class ReplicaGradients final : public server::GradientListener {
                                                     const std::vector<at::Tensor>& parameters,
                                                     int divisor);
   void find_models();
-  bool is_here_alone(const at::Tensor& parameter) const;
+  bool is_whole_here(const at::Tensor& parameter) const;
+  void look_at_given(Parameter& parameter);
   void make_terms();
-  void make_whole(Model& model) const;
-  void note_owned(const Model& model);
+  void make_whole(Model& model);
+  void note_given(const Model& model, const dp::GradientReducer& reducer,
+                  dp::GradientReducer::Report& report) const;
+  void take_given(Model& model, const dp::GradientReducer& reducer,
+                  const std::vector<dp::GradientReducer::Report>& reports);
+  void note_summed(const Model& model);
+  void note_left(const at::Tensor& parameter);
+  void forget_apart(const std::vector<at::Tensor>& parameters);
   void begin_early(std::uint64_t step);
   void end_early() noexcept;
   static void set_hook(const Model& model);
@@ -106,9 +116,10 @@ class ReplicaGradients final : public server::GradientListener {
   const OptimizerShards& shards_;
   std::vector<Model> models_;                      // empty: not known yet
   ska::flat_hash_map<const void*, Place> places_;  // by parameter
-  /// By parameter: gradients that no other replica has, since it was added up for its owner here;
-  /// another tensor in such a one's place is the user's.
-  ska::flat_hash_map<const void*, WeakGradient> owned_;
+  /// By parameter with an owner, since its gradient was added up: here, where this is the owner,
+  /// the sum, which no other replica has.
+  ska::flat_hash_map<const void*, WeakGradient> summed_;
+  std::unordered_set<const void*> left_;   // of others: steps have left this replica's own terms
   std::unordered_set<const void*> apart_;  // parameters, by TensorImpl
 };
 

@@ -181,7 +181,7 @@ void DistributedModelBase::zero_grad(bool set_to_none) {
               "model.zero_grad() was called inside a step, where other microbatches have added to "
               "the gradients already; call it before the step, on every rank");
   session.state.facts().note_zero_grad();
-  session.replicas.gradients().forget_apart(state_->module->parameters());
+  session.replicas.gradients().note_zeroed(state_->module->parameters());
   state_->module->zero_grad(set_to_none);
 }
 
