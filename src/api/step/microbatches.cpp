@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "server/values/tangent.h"
 #include "server/values/tensor_layout.h"
 
 namespace smp {
@@ -50,10 +51,22 @@ Microbatches::Microbatches(std::vector<detail::StepArgument> arguments, const St
       options_(options),
       division_(arguments_, options_, wanted > 1, seen) {
   SMP_REQUIRE(wanted >= 1, "a step of ", wanted, " microbatches; at least one is needed");
+  refuse_tangents();
   choose_rows(wanted);
   choose_weights(loss);
   own_.emplace(arguments_, division_, count_);
   microbatches_.resize(static_cast<std::size_t>(count_));
+}
+
+/// Microbatches get tensors of their own, which would have none.
+void Microbatches::refuse_tangents() const {
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    for (const auto& tensor : arguments_[i].packet.tensors) {
+      SMP_REQUIRE_AS(UnsupportedError, !server::has_tangent(tensor), "argument ", i,
+                     " of the step has a tangent (forward-mode differentiation), which would be "
+                     "lost; make it in the body");
+    }
+  }
 }
 
 void Microbatches::choose_rows(int wanted) {

@@ -77,6 +77,7 @@ class Microbatches {
   /// and `own(tensor)` for those of slices that codecs made, in the order of the slice.
   template <class Given, class Own>
   void for_tensors(std::size_t argument, int microbatch, Given&& given, Own&& own) const;
+  void refuse_tangents() const;
   void choose_rows(int wanted);
   void choose_weights(const std::string& loss);
   /// The rows of a microbatch; none if nothing is split.

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "d2d/tensors/tensor_data.h"
 #include "server/protocol/number_list.h"
+#include "server/values/tangent.h"
 #include "server/values/tensor_layout.h"
 
 namespace smp::server {
@@ -27,6 +28,10 @@ const char* obstacle(const at::Tensor& tensor) {
   if (tensor.is_nested()) return "is nested; pass its buffer and offsets, or a padded tensor";
   if (tensor.is_mkldnn()) return "is of the MKLDNN layout; pass to_dense() of it";
   if (tensor.is_meta()) return "is on the meta device and has no values; materialise it";
+  if (has_tangent(tensor)) {
+    return "has a tangent (forward-mode differentiation), which would be lost; take the product "
+           "with the Jacobian by smp::grad() with create_graph";
+  }
   if (tensor.layout() != c10::kStrided && !tensor.is_sparse()) {
     return "is of a compressed sparse layout; pass to_sparse() (COO) or to_dense() of it";
   }
@@ -49,7 +54,7 @@ at::Tensor relaid(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayR
 bool is_plain(const at::Tensor& tensor, bool layout) {
   return tensor.layout() == c10::kStrided && !tensor.is_meta() && !tensor.is_nested() &&
          tensor.dim() <= 64 && d2d::is_sendable_dtype(tensor.scalar_type()) &&
-         (!layout || tensor.is_contiguous());
+         !has_tangent(tensor) && (!layout || tensor.is_contiguous());
 }
 
 /// True if all tensors can travel as they are, and none stands in the list twice; that is nearly

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/accumulate.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/types.h>
 
@@ -175,10 +176,27 @@ TEST(OddTensors, SparseOnesHaveGradients) {
                    }});
 }
 
+/// The scope of forward-mode differentiation, of which the process has one at a time.
+class Tangents {
+ public:
+  Tangents() : level_(torch::autograd::ForwardADLevel::get_next_idx()) {}
+  ~Tangents() { torch::autograd::ForwardADLevel::release_idx(level_); }
+  Tangents(const Tangents&) = delete;
+  Tangents& operator=(const Tangents&) = delete;
+  Tensor make() const {
+    return at::_make_dual(torch::ones({3}), torch::ones({3}), static_cast<std::int64_t>(level_));
+  }
+
+ private:
+  const std::uint64_t level_;
+};
+
 TEST(OddTensors, WithoutAWayAcrossAreRefusedByName) {
+  const Tangents tangents;
   const std::map<std::string, std::function<Tensor()>> hopeless{
       {"quantised", [] { return at::quantize_per_tensor(torch::ones({3}), 0.1, 0, at::kQInt8); }},
       {"meta", [] { return torch::empty({3}, torch::kMeta); }},
+      {"tangent", [&] { return tangents.make(); }},
       {"nested",
        [] {
          return at::_nested_tensor_from_tensor_list({torch::ones({2}), torch::ones({3})});
@@ -204,12 +222,24 @@ TEST(OddTensors, WithoutAWayAcrossAreRefusedByName) {
               0, [&] { across([](ElsewhereImpl&, Tensors) { return Tensors{}; }, {make()}); });
           EXPECT_THAT(argument, AllOf(HasSubstr("tensor 0 of the arguments of elsewhere"),
                                       HasSubstr(what), HasSubstr("place the module")));
+          if (what == "tangent") return;  // history, which outputs of a step have none of
           auto run = smp::step([&] { return make(); });
           EXPECT_THAT(
               refused_step<UnsupportedError>(0, [&] { run(); }),
               AllOf(HasSubstr("tensor 0 of the outputs of the step's body"), HasSubstr(what)));
         },
         1);
+  }
+}
+
+TEST(OddTensors, WithTangentsAreNoArgumentsOfAStep) {
+  const Tangents tangents;
+  for (const int ranks : {1, 2}) {
+    on_ranks(ranks, [&] {
+      auto run = smp::step([&](Tensor) {});
+      EXPECT_THAT(refused_step<UnsupportedError>(0, [&] { run(tangents.make()); }),
+                  AllOf(HasSubstr("argument 0"), HasSubstr("tangent"), HasSubstr("in the body")));
+    });
   }
 }
 
