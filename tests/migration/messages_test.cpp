@@ -433,9 +433,9 @@ TEST(MessagesInTime, AreNothingAtTheirDeadlineAndComeLater) {
       send(1, 0);
       send(2, 0);
       send(std::string("tagged"), {0, Group::kWorld, 4});
-      barrier(Group::kLocal);
+      barrier();
     }
-    if (rank() == 0) barrier(Group::kLocal);
+    if (rank() == 0) barrier();
   });
 }
 
