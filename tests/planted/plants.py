@@ -27,7 +27,7 @@ NEURON = ("test_d2d", "Neuron*:*neuron_staging_wire_test*:*neuron_send_receive_w
 PROGRESS = ("test_d2d", "RankThatComputes.*:ProgressThread*:ChannelBesideAThread.*")
 
 OFFLOAD = ("test_server", "Offload*")
-AHEAD = ("test_server", "RecomputeAhead*"), ("test_schedule", "AheadQueue.*"), ("test_api", "RecomputeAhead.*")
+AHEAD = ("test_server", "RecomputeAhead*"), ("test_schedule", "AheadQueue.*"), ("test_api", "RecomputeAhead*")
 AGAIN = ("test_api", "*Checkpoint*:*Zoo.EqualsOneProcessIfItIsComputedAgain*"), ("test_server", "*")
 SIMULATED = ("test_simulate", "SimulatedMemory.*:GradientSums.*:Recomputation.*")
 
@@ -761,7 +761,7 @@ PLANTS = [
           "  if (&from == &coming_) held_ += call.mapped();\n", "  if (&from == &coming_ && &to == &begun_) held_ += call.mapped();\n",
           AHEAD),
     Plant("calls are computed before the forwards that others wait for", "src/schedule/ahead/ahead_queue.cpp",
-          "!last_has_come && alive < enough_", "!last_has_come && alive < 1", AHEAD),
+          "!last_has_come_ && alive < enough_", "!last_has_come_ && alive < 1", AHEAD),
     Plant("what a call threw ahead is forgotten", "src/server/recompute/region.cpp",
           "    early_->thrown = std::current_exception();\n", "", AHEAD),
     Plant("weights that change after a call was computed ahead", "src/server/recompute/region.cpp",
@@ -769,9 +769,35 @@ PLANTS = [
     Plant("what was computed ahead outlives its step", "src/server/recompute/ahead.cpp",
           "queue_.ended(place) && call != nullptr", "queue_.ended(place) && call == nullptr", AHEAD),
     Plant("calls are computed ahead though no backward asks", "src/server/recompute/ahead.cpp",
-          "  open_ = !vain_ && ", "  open_ = ", AHEAD),
+          "  open_ = !vain_.contains(kind_) && ", "  open_ = ", AHEAD),
     Plant("a rank that keeps free computes ahead", "src/server/recompute/ahead.cpp",
           "!step_.is_kept_free || !step_.is_kept_free()", "true", AHEAD),
+    Plant("a microbatch that has gone back has not come", "src/schedule/ahead/ahead_queue.cpp",
+          "last_has_come_ = last_has_come_ || place.turn == last_;", "last_has_come_ = place.turn == last_;", AHEAD),
+    Plant("two microbatches are computed ahead", "src/schedule/ahead/ahead_queue.cpp",
+          "first->first.turn < turn", "first->first.turn > turn", AHEAD),
+    Plant("microbatches go back in the order in which they came", "src/schedule/ahead/ahead_queue.cpp",
+          "sort_by(Phase::kBackward);", "sort_by(Phase::kForward);", AHEAD),
+    Plant("code of a body runs when the body has returned", "src/server/recompute/ahead.cpp",
+          "if (!own->second.of_body) continue;", "if (own->second.of_body) continue;", AHEAD),
+    Plant("no call is the body's", "src/server/recompute/region.cpp",
+          "/*of_body=*/identity.module == kBody", "/*of_body=*/false", AHEAD),
+    Plant("evaluation ends what training computes ahead", "src/server/recompute/ahead.cpp",
+          "!vain_.contains(kind_)", "vain_.empty()", AHEAD),
+    Plant("a step that computes nothing ahead counts as the one before", "src/server/recompute/ahead.cpp",
+          "was_open && well && 2 *", "well && 2 *", AHEAD),
+    Plant("what there was no memory for fails its backward", "src/server/recompute/region.cpp",
+          "catch (const c10::OutOfMemoryError&) {", "catch (const int&) {", AHEAD),
+    Plant("numbers of a second run are the program's", "src/server/recompute/replay_place.cpp",
+          "if (!random_.defined()) others", "if (false) others", AHEAD),
+    Plant("a thread of a device begins a fiber", "src/server/recompute/ahead.cpp",
+          "!fiber::Scheduler::installed() || ", "", AHEAD),
+    Plant("replicas share what is ahead", "src/server/recompute/ahead.cpp",
+          "auto& own = ranks[rank];", "auto& own = ranks[rank % 3];", AHEAD),
+    Plant("a call that is used up takes credit", "src/server/recompute/region.cpp",
+          "  if (early_) early_->queue->ended(early_->place);\n", "", AHEAD),
+    Plant("a backward that has begun is not noted", "src/server/recompute/region.cpp",
+          "    early.queue->began(early.place);\n", "", AHEAD),
     Plant("gradients are summed as they come", "src/simulate/gradient_sums.h",
           "own.left[own.next] == 0; ++own.next", "own.held[own.next] != 0; ++own.next", [SIMULATED]),
     Plant("products are computed again", "src/simulate/recomputation.cpp",

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "deferred/meta_scope.h"
 #include "schedule/split_step.h"
 #include "server/protocol/exception_text.h"
+#include "server/recompute/ahead.h"
 #include "smp/distributed_model.h"
 
 namespace smp::detail {
@@ -66,6 +68,20 @@ class WritesOfStep {
 
  private:
   ReplicaWrites& writes_;
+};
+
+/// While it lives, code of the body may use the body's variables.
+class CodeOfBody {
+ public:
+  CodeOfBody(int rank, int microbatch)
+      : ahead_(server::RecomputeAhead::of(rank)), microbatch_(microbatch) {}
+  ~CodeOfBody() { ahead_->body_ended(microbatch_); }
+  CodeOfBody(const CodeOfBody&) = delete;
+  CodeOfBody& operator=(const CodeOfBody&) = delete;
+
+ private:
+  const std::shared_ptr<server::RecomputeAhead> ahead_;
+  const int microbatch_;
 };
 
 /// The caller's modes, with autocast on the rank's device under precision = "amp".
@@ -191,6 +207,7 @@ void StepCall::run_pipeline() {
   const EndOfMeetings end{rank_};
   const CastsOfStep casts;
   const WritesOfStep writes(session_, modes_.grad, task_);
+  server::RecomputeAhead::of(rank_.topology().rank())->set_kind(kind_);
   state_.take_trace(rank_.server().run_step(task_), modes_.grad);
   if (rank_.is_first_stage()) state_.step_kinds().add(kind_);
   if (inputs_) inputs_->run_outside_graph();
@@ -200,8 +217,8 @@ void StepCall::run_pipeline() {
 /// what they would find in one process; also in a kind of step that nobody has seen.
 void StepCall::keep_state_in_order(const StepBody& body) {
   task_.one_at_a_time = rank_.server().modules().shared_state();
+  kind_ = StepKinds::kind_of(rank_, body.target_type(), modes_.grad);
   if (rank_.is_first_stage()) {
-    kind_ = StepKinds::kind_of(rank_, body.target_type(), modes_.grad);
     if (!state_.step_kinds().has(kind_)) task_.one_at_a_time = true;
   }
   if (task_.one_at_a_time) task_.schedule = &rank_.one_at_a_time();
@@ -330,6 +347,7 @@ void StepCall::run_body(int microbatch, const StepBody& body) {
   auto output = [&] {
     const server::ModesScope modes(modes_);
     auto slices = inputs_->slices(microbatch);
+    const CodeOfBody in_body(rank_.topology().rank(), microbatch);
     return body(microbatch, slices);
   }();
   inputs_->check_unchanged(microbatch);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "schedule/schedule.h"
 
@@ -14,12 +15,14 @@ namespace smp::schedule {
 /// A call that is computed again, by its place in the order in which backwards are expected:
 /// microbatch after microbatch, and in each from the last call to the first.
 struct AheadPlace {
-  int microbatch = 0;
+  int turn = 0;                ///< of its microbatch among those of the rank
   std::int64_t from_last = 0;  ///< the later call of a microbatch has the lower one
   auto operator<=>(const AheadPlace&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
-/// What a rank may hold of calls that are computed again and not used up.
+/// What a rank may hold of calls that are computed again and not used up. Never those of a second
+/// microbatch before the backward of the first has begun with all of its own: between two
+/// backwards a rank has no time for more, so that they would take memory and gain nothing.
 struct AheadCredit {
   bool one_call = true;    ///< one may be computed ahead while there is no other, whatever its size
   std::int64_t bytes = 0;  ///< more, of all of them together
@@ -31,16 +34,24 @@ struct AheadCredit {
 [[nodiscard]] int enough_alive(const Schedule& schedule, int pp_rank, int pp_size,
                                int microbatches) noexcept;
 
+/// When microbatches go back on a rank, and which one comes last.
+struct AheadOrder {
+  std::vector<int> turns;  ///< by microbatch, from 0
+  int last = 0;            ///< the microbatch after whose forward no other comes
+};
+/// That of the rank's list; without one, and for what it does not name, that of the microbatches.
+[[nodiscard]] AheadOrder order_of(const Schedule& schedule, int pp_rank, int microbatches);
+
 /// The calls of one rank in a step: those that will be computed again, those that were computed
 /// ahead, and those whose backward has begun.
 class AheadQueue {
  public:
   AheadQueue() = default;
-  /// @param microbatches  of the step
-  /// @param enough  enough_alive(): before the rank has so many, or the last one, what comes next
-  ///                may be a forward for which others wait
-  AheadQueue(const AheadCredit& credit, int microbatches, int enough)
-      : credit_(credit), last_(microbatches - 1), enough_(enough) {}
+  /// @param last  the turn of the microbatch whose forward comes last
+  /// @param enough  enough_alive(): before the rank has so many, or the last one has come, what
+  ///                comes next may be a forward for which others wait
+  AheadQueue(const AheadCredit& credit, int last, int enough)
+      : credit_(credit), last_(last), enough_(enough) {}
 
   /// Adds a call whose forward has ended. @param bytes  that it holds once it is computed again
   void add(const AheadPlace& place, std::int64_t bytes);
@@ -62,12 +73,15 @@ class AheadQueue {
   using Calls = std::map<AheadPlace, std::int64_t>;  // bytes
 
   bool move(const AheadPlace& place, Calls& from, Calls& to);
+  bool waits_for_one_before(int turn) const;
 
   AheadCredit credit_;
-  int last_ = 0;  // microbatch
+  int last_ = 0;  // turn
   int enough_ = 1;
+  bool last_has_come_ = false;
+  int begun_turn_ = 0;  // the last one of which a backward has begun
   Calls coming_, ahead_, begun_;
-  std::map<int, int> pending_;  // calls by microbatch
+  std::map<int, int> pending_;  // calls by turn
   std::int64_t held_ = 0;
 };
 

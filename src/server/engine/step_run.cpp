@@ -54,10 +54,9 @@ void take_outputs(const StepTask& task, StepEnded& ended) {
 
 // ---- recomputation ahead
 
-/// True if the rank waits for what stands next in its list, or for the end of a failed step.
+/// True if the rank waits for what stands next in its list.
 bool is_kept_free(const ServerCore& core) {
-  return !core.in_good_step() ||
-         std::any_of(core.waiting.begin(), core.waiting.end(),
+  return std::any_of(core.waiting.begin(), core.waiting.end(),
                      [](const Waiting& each) { return each.reason == Reason::kHold; });
 }
 
@@ -68,11 +67,12 @@ void begin_recomputing_ahead(const ServerCore& core) {
   const int ranks = core.port.size();
   if (ranks == 1 || task.one_at_a_time) return;
   RecomputeAhead::Step step;
-  step.microbatches = task.microbatches;
+  step.order = schedule::order_of(*task.schedule, core.port.rank().value(), task.microbatches);
   step.enough =
       schedule::enough_alive(*task.schedule, core.port.rank().value(), ranks, task.microbatches);
   step.stack_bytes = core.options.fiber_stack_bytes;
   step.is_kept_free = [&core] { return is_kept_free(core); };
+  step.has_failed = [&core] { return !core.in_good_step(); };
   RecomputeAhead::of(core.port.name().value())->begin_step(step);
 }
 

@@ -4,10 +4,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -212,7 +214,8 @@ void Region::queue_early() {
   identity.phase = schedule::Phase::kBackward;
   auto queue = RecomputeAhead::of(scope->services().rank.value());
   early_.emplace(Early{queue, {}, scope->services(), identity, scope->base_key()});
-  early_->place = queue->add(shared_from_this(), identity.microbatch);
+  early_->place =
+      queue->add(shared_from_this(), identity.microbatch, /*of_body=*/identity.module == kBody);
 }
 
 /// As its backward would, which runs later: nothing suspends, and what it throws is told there.
@@ -222,6 +225,10 @@ void Region::compute_ahead() noexcept {
     const ExecutionScope scope(early_->services, early_->identity, {}, early_->base_key);
     run_again();
     early_->computed = true;
+  } catch (const c10::OutOfMemoryError&) {  // later there may be room
+    let_go();
+  } catch (const std::bad_alloc&) {
+    let_go();
   } catch (...) {
     let_go();
     early_->thrown = std::current_exception();
@@ -247,6 +254,10 @@ std::int64_t Region::bytes_ahead() const noexcept {
 /// Whether the call was computed ahead must not matter to what the backward gets.
 void Region::begin_backward() {
   auto& early = *early_;
+  if (ExecutionScope::current() == nullptr) {  // run_again() tells
+    if (early.computed && !early.begun) let_go();
+    return;
+  }
   if (!std::exchange(early.begun, true)) {
     early.queue->began(early.place);
     if (early.computed && !watched_.written().empty()) let_go();  // run_again() tells

@@ -1,6 +1,7 @@
 // server/recompute/replay_place.cpp: an execution in an execution.
 #include "server/recompute/replay_place.h"
 
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -29,6 +30,11 @@ class GeneratorScope {
 
 at::Generator copied(at::Generator* generator) {
   return generator == nullptr || !generator->defined() ? at::Generator() : generator->clone();
+}
+
+std::uint64_t key_of_others(std::uint64_t base_key, const CallPosition& position) {
+  const auto key = base::mix_key(base::mix_key(base_key, position.random_key), position.ordinal);
+  return base::mix_key(key, std::string_view("<again>"));
 }
 
 /// The flags of the modules as they are now: those of `module` and all below it, or all.
@@ -114,7 +120,13 @@ void ReplayPlace::enter_program(c10::function_ref<void()> code) const {
   ExecutionScope scope(program_->services, program_->identity, program_->position,
                        program_->base_key, /*replays=*/true);
   scope.settings().set(program_->flags);
-  if (module_ == nullptr) return code();
+  if (module_ == nullptr) {
+    // Code that draws other numbers the second time has a stream of its own, so that these, and
+    // those of whoever draws next, do not depend on when it runs.
+    std::optional<base::RandomScope> others;
+    if (!random_.defined()) others.emplace(key_of_others(program_->base_key, program_->position));
+    return code();
+  }
   const CallScope call(scope, ModuleId{module_->smp_place.index});
   code();
 }

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -39,11 +40,15 @@ class RecomputeAheadQueue : public testing::Test {
     begin_again(microbatches, enough, std::move(is_kept_free));
   }
   void begin_again(int microbatches = 4, int enough = 2, std::function<bool()> is_kept_free = {}) {
-    queue_.begin_step({microbatches, enough, 256 << 10, std::move(is_kept_free)});
+    schedule::AheadOrder order;
+    for (int i = 0; i < microbatches; ++i) order.turns.push_back(i);
+    order.last = microbatches - 1;
+    queue_.begin_step(
+        {order, enough, 256 << 10, std::move(is_kept_free), [this] { return failed_; }});
   }
-  RecomputeAhead::Place add(int microbatch, const std::string& name) {
+  RecomputeAhead::Place add(int microbatch, const std::string& name, bool of_body = false) {
     calls_.push_back(std::make_shared<Call>(log_, name));
-    return queue_.add(calls_.back(), microbatch);
+    return queue_.add(calls_.back(), microbatch, of_body);
   }
   /// What it does while this fiber waits.
   Names idle() {
@@ -55,6 +60,7 @@ class RecomputeAheadQueue : public testing::Test {
   RecomputeAhead queue_;
   std::vector<std::shared_ptr<Call>> calls_;
   Names log_;
+  bool failed_ = false;
 };
 
 TEST_F(RecomputeAheadQueue, HoldsOneCallUntilItsBackwardHasUsedItUp) {
@@ -117,6 +123,108 @@ TEST_F(RecomputeAheadQueue, LetsGoOfWhatNobodyAskedForAndStops) {
   begin_again(1);
   add(0, "d");
   EXPECT_EQ(idle(), Names{"d"}) << "a step that failed says nothing";
+  queue_.end_step(false);
+}
+
+/// Training goes on when evaluation, or another step, calls no backward.
+TEST_F(RecomputeAheadQueue, StopsInStepsOfTheSameKindOnly) {
+  begin({}, 1);
+  queue_.end_step(true);
+  queue_.set_kind(1);
+  begin_again(1);
+  add(0, "a");
+  idle();
+  queue_.end_step(true);
+  begin_again(1);
+  add(0, "b");
+  idle();
+  queue_.end_step(true);
+  queue_.set_kind(2);
+  log_.clear();
+  begin_again(1);
+  add(0, "c");
+  EXPECT_EQ(idle(), Names{"c"});
+  queue_.end_step(false);
+  log_.clear();
+  queue_.set_kind(1);
+  begin_again(1);
+  add(0, "d");
+  EXPECT_EQ(idle(), Names());
+  queue_.end_step(true);
+}
+
+/// Such as one whose microbatches run one after the other.
+TEST_F(RecomputeAheadQueue, LearnsNothingFromAStepThatComputesNothingAhead) {
+  begin({}, 1);
+  add(0, "a");
+  idle();
+  queue_.end_step(true);
+  queue_.set_kind(1);
+  queue_.end_step(true);  // it has not begun
+  log_.clear();
+  begin_again(1);
+  add(0, "b");
+  EXPECT_EQ(idle(), Names{"b"});
+  queue_.end_step(false);
+}
+
+TEST_F(RecomputeAheadQueue, FollowsTheOrderOfTheStep) {
+  queue_.set_credit({.one_call = false, .bytes = 10 * kBytes});
+  queue_.begin_step({{{2, 0, 1}, 1}, 3, 256 << 10});
+  add(0, "a");
+  add(2, "c");
+  EXPECT_EQ(idle(), Names());
+  const auto b = add(1, "b");
+  EXPECT_EQ(idle(), Names{"b"});
+  queue_.began(b);
+  EXPECT_EQ(idle(), Names{"c"});
+  queue_.end_step(false);
+}
+
+/// What it has called may use variables that are gone.
+TEST_F(RecomputeAheadQueue, LeavesOutWhatABodyThatHasEndedHasCalled) {
+  begin({.one_call = false, .bytes = 2 * kBytes}, 2, 1);
+  add(0, "a", /*of_body=*/true);
+  add(0, "b", /*of_body=*/true);
+  add(0, "c");
+  EXPECT_EQ(idle(), (Names{"c", "b"}));
+  add(1, "d", /*of_body=*/true);
+  add(0, "e");
+  queue_.body_ended(0);
+  EXPECT_EQ(idle(), (Names{"without b", "e"})) << "and there is room again";
+  queue_.body_ended(1);
+  EXPECT_EQ(idle(), Names());
+  queue_.end_step(false);
+  EXPECT_EQ(idle(), (Names{"without e", "without c"}));
+  queue_.body_ended(0);
+}
+
+TEST_F(RecomputeAheadQueue, StopsWhenTheStepFails) {
+  bool free = true;
+  begin({}, 1, 1, [&] { return free; });
+  const auto before = fiber::Scheduler::instance().live_fibers();
+  add(0, "a");
+  idle();
+  EXPECT_EQ(fiber::Scheduler::instance().live_fibers(), before + 1);
+  failed_ = true;
+  EXPECT_EQ(idle(), Names());
+  EXPECT_EQ(fiber::Scheduler::instance().live_fibers(), before) << "it does not wait for the end";
+  free = false;
+  add(0, "b");
+  EXPECT_EQ(idle(), Names());
+  queue_.end_step(false);
+}
+
+/// As LibTorch's own engine has for devices: what it frees is freed there.
+TEST_F(RecomputeAheadQueue, ThreadsWithoutFibersStartNothing) {
+  begin({}, 1);
+  add(0, "a");
+  const auto b = add(0, "b");
+  EXPECT_EQ(idle(), Names{"b"});
+  std::thread([&] { queue_.ended(b); }).join();
+  EXPECT_EQ(idle(), Names());
+  add(0, "c");
+  EXPECT_EQ(idle(), Names{"c"});
   queue_.end_step(false);
 }
 
