@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "server/recompute/ahead.h"
 #include "smp/distributed_model.h"
 #include "smp/session.h"
 #include "smp/step.h"
@@ -26,19 +27,29 @@ constexpr int kBlocks = 6, kMicrobatches = 2;
 struct Outcome {
   std::vector<Tensor> gradients;  // of all ranks
   server::Offload::Counters counters;
+  std::int64_t ahead = 0;  ///< calls that were computed again before their backward asked
 };
 
-Outcome train(int ranks, const std::string& schedule, int horizon) {
+constexpr server::RecomputeAhead::Credit kNothingAhead{.one_call = false};
+
+Outcome train(int ranks, const std::string& schedule, int horizon, int microbatches = kMicrobatches,
+              int steps = 1, const server::RecomputeAhead::Credit& credit = kNothingAhead) {
   static_cast<void>(support::fake_device());
   Config config;
   config.device = "fake";
   config.pipeline = schedule;
-  config.microbatches = kMicrobatches;
+  config.microbatches = microbatches;
   config.checkpoint_modules = "Block";
   config.offload_activations = horizon >= 0;
   config.activation_loading_horizon = std::max(0, horizon);
   Outcome outcome;
   outcome.gradients.resize(kBlocks * 4);
+  const auto computed_ahead = [ranks] {
+    std::int64_t all = 0;
+    for (int i = 0; i < ranks; ++i) all += server::RecomputeAhead::of(i)->computed();
+    return all;
+  };
+  outcome.ahead = -computed_ahead();
   run_local(ranks,
             [&] {
               torch::manual_seed(1);
@@ -50,13 +61,17 @@ Outcome train(int ranks, const std::string& schedule, int horizon) {
                 model.backward(loss);
                 return loss;
               });
-              run(torch::randn({kMicrobatches * kRows, kWidth}).to(device()));
+              for (int i = 0; i < steps; ++i) {
+                run(torch::randn({microbatches * kRows, kWidth}).to(device()));
+                server::RecomputeAhead::of(rank())->set_credit(credit);
+              }
               const auto all = net->parameters();
               for (std::size_t i = 0; i < all.size(); ++i) {
                 if (all[i].grad().defined()) outcome.gradients[i] = all[i].grad().to(at::kCPU);
               }
             },
             config, {1});
+  outcome.ahead += computed_ahead();
   if (const auto offload = server::Offload::current()) outcome.counters = offload->counters();
   server::Offload::set_current(nullptr);
   return outcome;
@@ -80,6 +95,27 @@ TEST(OffloadOnDevice, TrainsWithTheSameBits) {
         }
         for (std::size_t i = 0; i < held.gradients.size(); ++i) {
           ASSERT_TRUE(held.gradients[i].defined()) << i;
+          EXPECT_TRUE(away.gradients[i].equal(held.gradients[i])) << i;
+        }
+      }
+    }
+  }
+}
+
+/// What a rank computes again while it would idle comes back for that.
+TEST(OffloadOnDevice, ComesBackForWhatIsComputedAhead) {
+  constexpr int kMore = 4, kSteps = 2;  // microbatches run one after the other in the first step
+  for (const auto* schedule : {"interleaved", "simple", "1f1b"}) {
+    const auto held = train(2, schedule, -1, kMore, kSteps);
+    for (const int horizon : {-1, 0, 3}) {
+      for (const std::int64_t bytes : {std::int64_t{0}, std::int64_t{1} << 30}) {
+        SCOPED_TRACE(testing::Message() << schedule << ", horizon " << horizon << ", " << bytes);
+        const auto away =
+            train(2, schedule, horizon, kMore, kSteps, {.one_call = true, .bytes = bytes});
+        EXPECT_GT(away.ahead, 0);
+        EXPECT_EQ(away.counters.sent, horizon < 0 ? 0 : kSteps * kBlocks * kMore);
+        EXPECT_EQ(away.counters.ahead + away.counters.late, away.counters.sent);
+        for (std::size_t i = 0; i < held.gradients.size(); ++i) {
           EXPECT_TRUE(away.gradients[i].equal(held.gradients[i])) << i;
         }
       }
