@@ -27,6 +27,7 @@ constexpr double kPatience = 6;  // on a busy machine
 struct Head {
   int verdict = 0;
   int replayed = 0;
+  int ahead = 0;
   std::uint32_t length = 0;
 };
 
@@ -68,6 +69,7 @@ class Child {
     if (!read_all(&head, sizeof head)) return fail(result);
     result.verdict = static_cast<Verdict>(head.verdict);
     result.replayed = head.replayed;
+    result.ahead = head.ahead;
     result.text.resize(head.length);
     return read_all(result.text.data(), head.length) || fail(result);
   }
@@ -78,6 +80,7 @@ class Child {
     Head head;
     head.verdict = static_cast<int>(result.verdict);
     head.replayed = result.replayed;
+    head.ahead = result.ahead;
     head.length = static_cast<std::uint32_t>(text.size());
     std::string bytes(reinterpret_cast<const char*>(&head), sizeof head);
     bytes += text;

@@ -53,6 +53,7 @@ class Tally {
     count("all programs", result.verdict);
     for (const auto& feature : features(program)) count(feature, result.verdict);
     if (result.verdict == Verdict::kEqual && result.replayed > 0) ++replaying_;
+    if (result.verdict == Verdict::kEqual && result.ahead > 0) ++ahead_;
     if (result.verdict == Verdict::kRefused) ++refusals_[result.text];
     if (result.verdict == Verdict::kBothThrow) ++throws_[result.text.substr(0, 90)];
   }
@@ -67,7 +68,8 @@ class Tally {
                 << std::setw(12) << counts[1] << std::setw(9) << counts[2] << std::setw(9)
                 << counts[3] << "\n";
     }
-    std::cout << std::setw(6) << replaying_ << " equal with steps that were replayed\n";
+    std::cout << std::setw(6) << replaying_ << " equal with steps that were replayed\n"
+              << std::setw(6) << ahead_ << " equal with calls that were computed ahead\n";
     for (const auto& [reason, times] : refusals_) {
       std::cout << std::setw(6) << times << " refused: " << reason << "\n";
     }
@@ -79,6 +81,8 @@ class Tally {
   int of(Verdict verdict) const { return counts_.at("all programs")[column(verdict)]; }
   /// Programs that are equal, with steps that were replayed.
   int replaying() const { return replaying_; }
+  /// Those with calls that ranks computed again while they would idle.
+  int ahead() const { return ahead_; }
   int all() const {
     int sum = 0;
     for (const int count : counts_.at("all programs")) sum += count;
@@ -95,7 +99,7 @@ class Tally {
 
   std::map<std::string, std::array<int, 4>> counts_;
   std::map<std::string, int> refusals_, throws_;
-  int replaying_ = 0;
+  int replaying_ = 0, ahead_ = 0;
 };
 
 std::string command(std::uint64_t seed) {

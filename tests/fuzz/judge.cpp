@@ -182,6 +182,7 @@ Result judge(const Program& program) {
   }
   auto result = judge_traces(ranks, reference);
   result.replayed = ranks[0].replayed;
+  for (const auto& rank : ranks) result.ahead += rank.ahead;
   return result;
 }
 

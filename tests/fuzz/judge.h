@@ -26,6 +26,7 @@ struct Result {
   Verdict verdict = Verdict::kEqual;
   std::string text;  ///< what differs, or the message
   int replayed = 0;  ///< steps without control messages
+  int ahead = 0;     ///< calls that ranks computed again while they would idle
 };
 
 /// Runs it. In this process: a crash or an endless loop is the caller's. Sets LibTorch's default

@@ -17,6 +17,7 @@
 #include "fuzz/nodes.h"
 #include "fuzz/optimizers.h"
 #include "fuzz/row_lists.h"
+#include "server/recompute/ahead.h"
 #include "smp/checkpoint.h"
 #include "smp/smp.h"
 
@@ -312,12 +313,16 @@ class Reference {
 
 // ---- this library, one rank --------------------------------------------------------------------
 
+constexpr std::int64_t kNoLimit = std::int64_t{1} << 40;
+
 class Rank {
  public:
   explicit Rank(const Program& program) : program_(program) {}
 
   Trace run() {
     int step = kPlacing;
+    const auto& ahead = *server::RecomputeAhead::of(rank());
+    const auto before = ahead.computed();
     try {
       build();
       for (step = program_.evaluates ? -1 : 0; step < program_.steps; ++step) run_step(step);
@@ -327,6 +332,7 @@ class Rank {
       trace_.failed_at = step;
       check_session();
     }
+    trace_.ahead = static_cast<int>(ahead.computed() - before);
     trace_.replayed = static_cast<int>(smp::Rank::current().server().core().counters.replayed);
     return std::move(trace_);
   }
@@ -398,6 +404,8 @@ class Rank {
     if (rank() == 0) note_argument(step, batch, program_.replicas, trace_);
     for (auto& optimizer : optimizers_) optimizer->step();
     if (step == 0) change_optimizers();
+    const bool without_limit = program_.seed % 2 == 0;
+    if (without_limit) server::RecomputeAhead::of(rank())->set_credit({true, kNoLimit});
   }
 
   std::tuple<Tensor, Tensor> body(const Batch& batch) {

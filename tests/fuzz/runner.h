@@ -21,6 +21,7 @@ struct Trace {
   int failed_at = -2;     ///< step, kPlacing, or -2: nowhere
   std::string aftermath;  ///< what the session said after the failure
   int replayed = 0;       ///< steps without control messages; rank 0 knows
+  int ahead = 0;          ///< calls of this rank that were computed again while it would idle
 };
 
 /// In one process, without this library.
