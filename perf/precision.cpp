@@ -1,6 +1,6 @@
 // perf/precision.cpp: what 16 bits cost and give. How long does an optimizer's step take over
-// parameters of each kind, beside LibTorch's fused float32 kernel? And where does the same training
-// end?
+// parameters of each kind, beside LibTorch's fused float32 kernel and Python's? What is sent and
+// cast? And where does the same training end?
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -10,12 +10,17 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "harness.h"
 #include "models/llama.h"
+#include "precision/counts.h"
+#include "precision/ways.h"
 #include "program.h"
+#include "python_peer.h"
 #include "smp/smp.h"
 
 namespace smp::perf::precision_program {
@@ -23,26 +28,7 @@ namespace {
 
 using at::Tensor;
 
-/// One way to keep parameters.
-struct Way {
-  const char* name;
-  const char* precision;  ///< the setting; "": the program casts
-  at::ScalarType type;
-};
-const std::vector<Way> kWays = {{"fp32", "fp32", at::kFloat},
-                                {"amp", "amp", at::kFloat},
-                                {"bf16_plain", "", at::kBFloat16},
-                                {"bf16_sr", "bf16_sr", at::kBFloat16},
-                                {"master", "bf16", at::kBFloat16}};
-
-Config config_of(const Way& way, int microbatches) {
-  Config config;
-  config.microbatches = microbatches;
-  config.plan_cache = "off";
-  config.skip_tracing = true;
-  config.precision = way.precision;
-  return config;
-}
+const std::vector<Way> kWays = {kFp32, kAmp, kPlain, kByChance, kMasters};
 
 // ---- the optimizer -----------------------------------------------------------------------------
 
@@ -69,30 +55,70 @@ class Fused {
   std::vector<Tensor> parameters_, gradients_, means_, squares_, steps_;
 };
 
-void measure_steps(Report& report, const Way& way) {
-  const auto body = [&] {
+/// Our optimizer over parameters of one way.
+class Ours {
+ public:
+  explicit Ours(const Way& way) : net_(made(way)), model_(net_) {
+    model_.place();
+    optimizer_.emplace(model_, torch::optim::AdamW(net_->parameters(), 1e-3));
+    for (auto& parameter : net_->parameters()) {
+      parameter.mutable_grad() = at::full_like(parameter, 0.01);
+    }
+  }
+  void step() { optimizer_->step(); }
+  double value() const { return net_->parameters()[0].flatten()[0].item<double>(); }
+
+ private:
+  static nn::Sequential made(const Way& way) {
     const at::NoGradGuard no_grad;
     nn::Sequential net;
     for (std::int64_t i = 0; i < matrices(); ++i) {
       net->push_back(nn::Linear(torch::nn::LinearOptions(2048, 1024).bias(false)));
+      net->parameters().back().fill_(0.01);
     }
     net->to(way.type);
-    DistributedModel model(net);
-    model.place();
-    DistributedOptimizer optimizer(model, torch::optim::AdamW(net->parameters(), 1e-3));
-    for (auto& parameter : net->parameters()) {
-      parameter.mutable_grad() = at::full_like(parameter, 0.01);
-    }
+    return net;
+  }
+
+  nn::Sequential net_;
+  DistributedModel<nn::Sequential> model_;
+  std::optional<DistributedOptimizer<torch::optim::AdamW>> optimizer_;
+};
+
+/// Steps ours and calls `peer`, which returns microseconds, by turns.
+template <class Peer>
+void compare(Report& report, const std::string& metric, Ours& ours, Peer&& peer) {
+  const auto both = alternate(
+      rounds(9), [&] { return microseconds([&] { ours.step(); }); }, peer);
+  report.add(metric, both.ratio(), "1",
+             base::concat(median(both.a) / 1e3, " ms and ", median(both.b) / 1e3, " ms, ",
+                          2 * matrices(), " Mi parameters"));
+}
+
+void measure_steps(Report& report, const Way& way) {
+  const auto body = [&] {
+    Ours ours(way);
     Fused fused;
-    const auto both = alternate(
-        rounds(9), [&] { return microseconds([&] { optimizer.step(); }); },
-        [&] { return microseconds([&] { fused.step(); }); });
-    report.add(std::string("optimizer.") + way.name + "_over_fused_fp32", both.ratio(), "1",
-               std::to_string(median(both.a) / 1e3) + " ms and " +
-                   std::to_string(median(both.b) / 1e3) + " ms, " + std::to_string(2 * matrices()) +
-                   " Mi parameters");
+    compare(report, std::string("optimizer.") + way.name + "_over_fused_fp32", ours,
+            [&] { return microseconds([&] { fused.step(); }); });
   };
   run_local(1, body, config_of(way, 1), {.seed = 1});
+}
+
+/// Ours over Python's AdamW(fused=True), both of float32.
+void measure_over_python(Report& report, const std::string& python) {
+  const auto peer = start_python_peer(
+      python, {"perf/precision/torch_adamw.py", std::to_string(at::get_num_threads()),
+               std::to_string(matrices())});
+  if (peer == nullptr) return;
+  const auto body = [&] {
+    Ours ours(kFp32);
+    compare(report, "optimizer.over_torch_python", ours, [&] { return 1e6 * peer->ask("step"); });
+    const double own = ours.value(), theirs = peer->ask("value");
+    SMP_REQUIRE(std::abs(own - theirs) <= 1e-6 * std::abs(theirs), "after the same steps ours has ",
+                own, ", Python's ", theirs);
+  };
+  run_local(1, body, config_of(kFp32, 1), {.seed = 1});
 }
 
 // ---- training ----------------------------------------------------------------------------------
@@ -135,8 +161,10 @@ Tensor loss_of(Net& net, const Tensor& tokens) {
 
 /// A Llama's scores as its call.
 struct ScorerImpl : torch::nn::Module {
-  models::Llama llama = register_module("llama", models::Llama());
+  explicit ScorerImpl(const models::LlamaConfig& config = {})
+      : llama(register_module("llama", models::Llama(config))) {}
   Tensor forward(const Tensor& tokens) { return llama->scores(tokens); }
+  models::Llama llama;
 };
 SMP_MODULE(Scorer);
 
@@ -145,13 +173,19 @@ struct Training {
   double step_us = 0;
 };
 
-Training train(const Way& way, bool wide_sums = true) {
+struct TrainingOptions {
+  int steps = training_steps();
+  bool wide_sums = true;
+  models::LlamaConfig net = {};
+};
+
+Training train(const Way& way, const TrainingOptions& options = {}) {
   Training result;
   auto config = config_of(way, kMicrobatches);
-  config.fp32_grad_accumulation = wide_sums;
+  config.fp32_grad_accumulation = options.wide_sums;
   const auto body = [&] {
     torch::manual_seed(1);
-    Scorer net;
+    Scorer net(options.net);
     net->to(way.type);
     DistributedModel model(net);
     DistributedOptimizer optimizer(model, torch::optim::AdamW(net->parameters(), kMostRate));
@@ -162,8 +196,8 @@ Training train(const Way& way, bool wide_sums = true) {
     });
     const Texts texts;
     std::vector<double> losses, times;
-    for (int step = 0; step < training_steps(); ++step) {
-      const double way_gone = static_cast<double>(step) / training_steps();
+    for (int step = 0; step < options.steps; ++step) {
+      const double way_gone = static_cast<double>(step) / options.steps;
       static_cast<torch::optim::AdamWOptions&>(optimizer.param_groups()[0].options())
           .lr(kLeastRate + (kMostRate - kLeastRate) * (1 + std::cos(M_PI * way_gone)) / 2);
       const auto tokens = texts.draw(step);
@@ -195,25 +229,54 @@ void measure_training(Report& report) {
     report.add(name + ".loss_over_fp32", trained.loss / reference, "1");
     report.add(name + ".step", trained.step_us / 1e3, "ms");
   }
-  const auto& plain = kWays[2];
-  report.add("training.bf16_plain.plain_sums.loss_over_fp32", train(plain, false).loss / reference,
-             "1", "gradients of microbatches added in bfloat16");
+  report.add("training.bf16_plain.plain_sums.loss_over_fp32",
+             train(kPlain, {.wide_sums = false}).loss / reference, "1",
+             "gradients of microbatches added in bfloat16");
+}
+
+/// A step of a Llama whose products are large enough to be worth a cast.
+void measure_amp(Report& report) {
+  TrainingOptions options{.steps = brief() ? 1 : 3};
+  if (!brief()) {
+    options.net.hidden_size = 512;
+    options.net.intermediate_size = 1408;
+    options.net.num_hidden_layers = 4;
+    options.net.head_dim = 128;
+  }
+  const auto both = alternate(
+      rounds(5), [&] { return train(kAmp, options).step_us; },
+      [&] { return train(kFp32, options).step_us; });
+  report.add("step.amp_over_fp32", both.ratio(), "1",
+             base::concat(median(both.a) / 1e3, " ms and ", median(both.b) / 1e3,
+                          " ms, a Llama of width ", options.net.hidden_size));
 }
 
 void run(int argc, char** argv) {
-  CLI::App app("Parameters of 16 bits: an optimizer's step, and where training ends",
-               "smp perf precision");
-  std::string only;
-  app.add_option("--only", only, "one part; the rows of the other stay")
-      ->check(CLI::IsMember({"optimizer", "training"}));
+  CLI::App app(
+      "Parameters of 16 bits: an optimizer's step, what is sent and cast, where training ends",
+      "smp perf precision");
+  std::string only, python = offered_python();
+  app.add_option("--only", only, "one part; the rows of the others stay")
+      ->check(CLI::IsMember({"optimizer", "counts", "training"}));
+  app.add_option("--python", python, "a Python with torch, for the row of its AdamW(fused=True)");
   if (!parse_options(app, argc, argv)) return;
   at::set_num_threads(1);
   Report report("precision", only.empty() ? Report::Earlier::kDropped : Report::Earlier::kKept);
-  for (const auto& way : kWays) {
-    if (only == "training" || way.name == std::string("amp")) continue;  // which steps as fp32
-    measure_steps(report, way);
+  const auto wanted = [&](const char* part) { return only.empty() || only == part; };
+  if (wanted("optimizer")) {
+    for (const auto& way : kWays) {
+      if (way.name != std::string(kAmp.name)) measure_steps(report, way);  // which steps as fp32
+    }
+    measure_over_python(report, python);
   }
-  if (only != "optimizer") measure_training(report);
+  if (wanted("counts")) {
+    report_bytes(report);
+    report_casts(report);
+  }
+  if (wanted("training")) {
+    measure_amp(report);
+    measure_training(report);
+  }
   report.finish();
 }
 
