@@ -210,6 +210,19 @@ struct RunLog::State {
 
   using Line = std::vector<std::pair<std::string, double>>;
 
+  /// Adds to `line` what a scaler of losses has come to, unless the program gives it by itself.
+  void add_loss_scale(Line& line) const {
+    const auto& scale = session.loss_scale();
+    if (!scale) return;
+    const auto add = [&](const char* name, double value) {
+      const bool given = std::any_of(line.begin(), line.end(),
+                                     [&](const auto& item) { return item.first == name; });
+      if (!given) line.emplace_back(name, value);
+    };
+    add("loss_scale", scale->factor);
+    add("skipped_steps", static_cast<double>(scale->skipped_steps));
+  }
+
   /// Appends a line to the metrics. @param line  begins with the step
   void append(const Line& line) {
     if (!complete) return;
@@ -367,6 +380,7 @@ void RunLog::append(const std::vector<std::pair<std::string, double>>& numbers) 
     line.emplace_back("step_seconds", state_->timing->seconds);
     line.emplace_back("bubble", state_->timing->bubble);
   }
+  state_->add_loss_scale(line);
   state_->append(line);
 }
 

@@ -18,6 +18,7 @@
 #include "api/rank/public_call.h"
 #include "api/rank/rank.h"
 #include "api/rank/session_parts.h"
+#include "api/state/session_state.h"
 #include "base/check.h"
 
 namespace smp {
@@ -195,6 +196,13 @@ std::int64_t count_of(const StateDict& dict, const char* name) {
   return value;
 }
 
+/// For the run's log.
+void note(double factor, std::int64_t skipped_steps) {
+  if (auto* const state = SessionState::find_current()) {
+    state->note_loss_scale({factor, skipped_steps});
+  }
+}
+
 }  // namespace
 
 GradScaler::GradScaler(const GradScalerOptions& options)
@@ -271,13 +279,13 @@ void GradScaler::update() {
     if (--bad_steps_left_ <= 0) {
       scale_ = std::max(static_cast<float>(scale_ * options_.backoff_factor), kSmallest);
     }
-    return;
+  } else if (++good_steps_ >= options_.growth_interval) {
+    good_steps_ = 0;
+    bad_steps_left_ = options_.hysteresis;
+    const auto larger = static_cast<float>(scale_ * options_.growth_factor);
+    if (std::isfinite(larger)) scale_ = larger;
   }
-  if (++good_steps_ < options_.growth_interval) return;
-  good_steps_ = 0;
-  bad_steps_left_ = options_.hysteresis;
-  const auto larger = static_cast<float>(scale_ * options_.growth_factor);
-  if (std::isfinite(larger)) scale_ = larger;
+  note(scale_, skipped_steps_);
 }
 
 void GradScaler::update(double new_scale) {
@@ -285,6 +293,7 @@ void GradScaler::update(double new_scale) {
   const auto factor = factor_of(new_scale, "the new scale");
   optimizers_.clear();
   scale_ = factor;
+  note(scale_, skipped_steps_);
 }
 
 StateDict GradScaler::state_dict() const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,12 @@
 namespace smp {
 
 class DistributedModelBase;
+
+/// What a smp::GradScaler has come to.
+struct LossScale {
+  double factor = 1;
+  std::int64_t skipped_steps = 0;  ///< so far, of all optimizers
+};
 
 /// Threads: the rank's.
 class SessionState {
@@ -86,6 +93,9 @@ class SessionState {
   /// steps may differ (evaluations of one replica, replicas without a batch).
   std::int64_t take_rounding() noexcept { return roundings_++; }
   void set_roundings(std::int64_t count) noexcept { roundings_ = count; }
+  /// Of the scaler that was updated last; nothing: there is none.
+  const std::optional<LossScale>& loss_scale() const noexcept { return loss_scale_; }
+  void note_loss_scale(const LossScale& scale) noexcept { loss_scale_ = scale; }
 
  private:
   std::vector<DistributedModelBase*> models_;
@@ -95,6 +105,7 @@ class SessionState {
   Followers before_steps_, after_steps_;
   std::int64_t earlier_steps_ = 0;
   std::int64_t roundings_ = 0;
+  std::optional<LossScale> loss_scale_;
   StepFacts facts_;
   SharedWarnings warnings_;
   MasterWeights masters_;

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -43,6 +44,7 @@
 #include "smp/nn.h"
 #include "smp/placement.h"
 #include "smp/plan.h"
+#include "smp/precision/grad_scaler.h"
 #include "smp/session.h"
 #include "smp/state_dict.h"
 #include "smp/step.h"
@@ -382,6 +384,37 @@ TEST_F(RunLogOfTwoRanks, WritesNoStepTwiceWhereAJobGoesOn) {
   for (const auto* const file : files) contents[file] = read(file);
   train(0, [](RunLog& log) { log.finish(); });
   for (const auto* const file : files) EXPECT_EQ(read(file), contents[file]) << file;
+}
+
+/// The gradient of the second step is infinite on one rank.
+TEST_F(RunLogOfTwoRanks, TellsTheScaleOfLossesAndSkippedSteps) {
+  const auto append = [&](RunLog& log, const char* name) { log.append({{name, 1}}); };
+  run_local(2, [&] {
+    nn::Sequential net(nn::Linear(4, 4), nn::Linear(4, 1));
+    DistributedModel model(net);
+    RunLog log("scaled", model, {.parent_folder = parent_});
+    folders_[rank()] = log.folder();
+    DistributedOptimizer optimizer(model, torch::optim::SGD(model.parameters(), 0.1));
+    append(log, "loss");  // nobody has scaled anything
+    GradScaler scaler({.init_scale = 64, .growth_interval = 2});
+    auto train =
+        smp::step([&](at::Tensor x) { model.backward(scaler.scale(model(x).square().mean())); });
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      train(torch::ones({4, 4}));
+      auto last = model.local_parameters().back();
+      if (step == 1 && rank() == size() - 1) last.mutable_grad().fill_(INFINITY);
+      scaler.step(optimizer);
+      scaler.update();
+      append(log, step == 3 ? "loss_scale" : "loss");
+    }
+  });
+  EXPECT_EQ(read("metrics.jsonl"),
+            "{\"step\":1,\"loss\":1}\n"
+            "{\"step\":2,\"loss\":1,\"loss_scale\":64,\"skipped_steps\":0}\n"
+            "{\"step\":3,\"loss\":1,\"loss_scale\":32,\"skipped_steps\":1}\n"
+            "{\"step\":4,\"loss\":1,\"loss_scale\":32,\"skipped_steps\":1}\n"
+            "{\"step\":5,\"loss_scale\":1,\"skipped_steps\":1}\n");
 }
 
 TEST_F(RunLogOfTwoRanks, RefusesToGoOnWhereNoRunIsOnEveryRank) {
