@@ -99,6 +99,70 @@ LoadPlan plan_load(const std::vector<NamedTensor>& tensors, const std::vector<Te
   return plan;
 }
 
+namespace {
+
+/// Tensors of one type that become another.
+struct Narrowed {
+  c10::ScalarType from, to;
+  std::string first;  ///< name of one
+  std::size_t count = 0;
+};
+
+std::string loss_in(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Half:
+      return "rounded by up to 1/2048 of themselves; beyond 65504 they become infinite, below "
+             "3e-08 0";
+    case c10::ScalarType::BFloat16:
+      return "rounded by up to 1/256 of themselves";
+    case c10::ScalarType::Float:
+      return "rounded by up to 6e-08 of themselves";
+    default:
+      return "cut to what that type has";
+  }
+}
+
+std::vector<Narrowed> find_narrowed(const std::vector<NamedTensor>& tensors,
+                                    const std::vector<TensorInfo>& offered, const LoadPlan& plan) {
+  std::vector<Narrowed> all;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!plan.sources[i]) continue;
+    const auto from = offered[*plan.sources[i]].dtype, to = tensors[i].tensor.scalar_type();
+    if (!holds_less(to, from)) continue;
+    auto same = all.begin();
+    while (same != all.end() && (same->from != from || same->to != to)) ++same;
+    if (same == all.end()) same = all.insert(same, {from, to, tensors[i].names[0]});
+    ++same->count;
+  }
+  return all;
+}
+
+}  // namespace
+
+bool holds_less(c10::ScalarType type, c10::ScalarType other) {
+  // LibTorch does not compare these.
+  const auto is_odd = [](c10::ScalarType one) {
+    return c10::isFloat8Type(one) || c10::isBarebonesUnsignedType(one) ||
+           one == c10::ScalarType::Float4_e2m1fn_x2;
+  };
+  if (type == other) return false;
+  if (is_odd(type) || is_odd(other)) return c10::elementSize(type) < c10::elementSize(other);
+  return c10::promoteTypes(type, other) != type;
+}
+
+void warn_of_narrowing(const std::vector<NamedTensor>& tensors,
+                       const std::vector<TensorInfo>& offered, const LoadPlan& plan,
+                       const std::string& source) {
+  std::string text;
+  for (const auto& [from, to, first, count] : find_narrowed(tensors, offered, plan)) {
+    const bool one = count == 1;
+    text += base::concat(text.empty() ? "" : "; ", count, one ? " tensor" : " tensors", " of ",
+                         from, one ? " becomes " : " become ", to, one ? " (" : " (the first is ",
+                         first, "): numbers are ", loss_in(to));
+  }
+  if (!text.empty()) base::log(base::LogLevel::kWarning, source, ": ", text);
+}
+
 std::string problem_with_values(const std::string& name, const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_nested()) {
     return base::concat(name, " is no dense tensor; convert it with to_dense()");

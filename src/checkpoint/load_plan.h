@@ -29,6 +29,17 @@ struct LoadPlan {
 LoadPlan plan_load(const std::vector<NamedTensor>& tensors, const std::vector<TensorInfo>& offered,
                    bool strict, const std::string& source);
 
+/// Returns true if tensors of `type` cannot hold all that tensors of `other` do. Types of 8 bits
+/// and large unsigned ones are compared by their size.
+bool holds_less(c10::ScalarType type, c10::ScalarType other);
+
+/// Warns where `plan` loads values into tensors of a type that holds less: how many of `tensors`,
+/// from which types to which, and how far numbers may be off.
+/// @param source  the origin of `offered`, as in other messages of the load
+void warn_of_narrowing(const std::vector<NamedTensor>& tensors,
+                       const std::vector<TensorInfo>& offered, const LoadPlan& plan,
+                       const std::string& source);
+
 /// Returns why `tensor`, called `name`, has no values that could be loaded or saved; empty if it
 /// has.
 std::string problem_with_values(const std::string& name, const at::Tensor& tensor);

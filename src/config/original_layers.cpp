@@ -263,7 +263,7 @@ OriginalSection activations() {
           {"checkpoint", "`smp::checkpoint(code, arguments...)`", "code or a module",
            "ActivationCheckpointing.CodeDrawsTheSameNumbers"},
           {"checkpoint(preserve_rng_state)",
-           "`smp::checkpointed({.preserve_rng_state = false}, code, ...)`", "",
+           "`smp::checkpoint({.preserve_rng_state = false}, code, ...)`", "",
            "ActivationCheckpointing.CodeDrawsTheSameNumbers"},
           {"checkpoint_sequential", "`smp::checkpoint_sequential(options, sequential, inputs...)`",
            "of modules on this rank; mark the Sequential for those of others",

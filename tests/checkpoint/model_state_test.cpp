@@ -301,6 +301,71 @@ TEST(ModelFile, OfOtherTypesIsConverted) {
   std::filesystem::remove(path);
 }
 
+/// Returns what rank 0 and the others print while a model of `type` loads `dict` on `ranks` ranks.
+std::string words_of_load(const StateDict& dict, at::ScalarType type, int ranks, bool from_file) {
+  const auto path = testing::TempDir() + "types." + std::to_string(getpid()) + ".safetensors";
+  save_safetensors(dict, path);
+  testing::internal::CaptureStderr();
+  on_ranks(ranks, [&] {
+    auto net = make_net(77);
+    net->to(type);
+    DistributedModel model(net);
+    spread(model);
+    model.place();
+    from_file ? load_safetensors(model, path) : model.load_state_dict(dict);
+  });
+  std::filesystem::remove(path);
+  return testing::internal::GetCapturedStderr();
+}
+
+std::size_t times_in(const std::string& text, const std::string& part) {
+  std::size_t times = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++times;
+  return times;
+}
+
+/// Said once, for all ranks.
+TEST(ModelFile, OfWiderTypesIsRoundedAloud) {
+  for (const int ranks : {1, 2}) {
+    for (const bool from_file : {false, true}) {
+      SCOPED_TRACE(testing::Message() << ranks << " ranks, file " << from_file);
+      const auto to = [&](at::ScalarType type) {
+        return words_of_load(plain_dict(), type, ranks, from_file);
+      };
+      const auto narrow = to(torch::kBFloat16);
+      EXPECT_THAT(narrow, HasSubstr("tensors of Double become BFloat16 (the first is "));
+      EXPECT_THAT(narrow, HasSubstr("rounded by up to 1/256 of themselves"));
+      EXPECT_EQ(times_in(narrow, "become BFloat16"), 1u) << narrow;
+      EXPECT_THAT(to(torch::kHalf), HasSubstr("beyond 65504 they become infinite"));
+      EXPECT_THAT(to(torch::kFloat), HasSubstr("tensors of Double become Float (the first is "));
+      EXPECT_EQ(times_in(to(torch::kDouble), " become "), 0u);
+    }
+  }
+}
+
+/// A module of this process, of which one tensor holds less.
+TEST(ModelFile, OfWiderTypesIsRoundedAloudInAModuleToo) {
+  torch::nn::Linear net(2, 2);
+  net->weight.set_data(net->weight.to(torch::kBFloat16));
+  const StateDict dict{{"weight", torch::ones({2, 2})}, {"bias", torch::ones({2})}};
+  testing::internal::CaptureStderr();
+  load_state_dict(*net, dict);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("load_state_dict: the dict: 1 tensor of Float becomes BFloat16 (weight): "
+                        "numbers are rounded by up to 1/256 of themselves"));
+}
+
+/// LibTorch compares no types of 8 bits.
+TEST(ModelFile, OfEightBitsIsLoadedIntoWiderTypes) {
+  torch::nn::Linear net(torch::nn::LinearOptions(2, 2).bias(false));
+  const auto values = torch::tensor({1.5f, -2.0f, 0.25f, 8.0f}).view({2, 2});
+  const StateDict dict{{"weight", values.to(torch::kFloat8_e4m3fn)}};
+  testing::internal::CaptureStderr();
+  load_state_dict(*net, dict);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_TRUE(torch::equal(net->weight, values));
+}
+
 /// As those of a dict.
 TEST(ModelFile, WithTwoValuesForOneTensorIsRefusedIfStrict) {
   const auto path = testing::TempDir() + "untied." + std::to_string(getpid()) + ".safetensors";

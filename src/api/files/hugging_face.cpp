@@ -62,8 +62,9 @@ Given given(const std::string& path, const NameMap& names, const std::vector<Nam
   for (std::size_t i = 0; i < incoming->tensors().size(); ++i) {
     const auto& info = incoming->tensors()[i];
     const auto& tensor = own.at(info.name);
-    const auto type = tensor.scalar_type();
-    if (c10::promoteTypes(type, info.dtype) != type) given.report.narrowed.push_back(info.name);
+    if (checkpoints::holds_less(tensor.scalar_type(), info.dtype)) {
+      given.report.narrowed.push_back(info.name);
+    }
     if (!share.reads(tensor)) continue;
     given.offer.tensors.push_back(info);
     numbers.push_back(i);

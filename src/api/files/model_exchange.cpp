@@ -135,16 +135,20 @@ class ModelLoad {
       : model_(model),
         tensors_(checkpoints::tensors_of(model.base_module())),
         whole_(Rank::current(), model),
+        source_(base::concat(what, ": ", offer.source)),
         exchange_(std::in_place, ranks, offer, what) {
     exchange_->agree(checkpoints::attempt([&] {
-      plan_ = checkpoints::plan_load(whole_.shapes(tensors_), exchange_->tensors(), strict,
-                                    base::concat(what, ": ", offer.source));
+      plan_ = checkpoints::plan_load(whole_.shapes(tensors_), exchange_->tensors(), strict, source_);
       require_writable(what);
     }));
     exchange_->require_same(same_values(strict));
   }
 
   const LoadResult& result() const { return plan_.result; }
+  /// Says what is lost by types that hold less; before write().
+  void warn_of_narrowing() const {
+    checkpoints::warn_of_narrowing(tensors_, exchange_->tensors(), plan_, source_);
+  }
   /// Returns a hash of what is loaded into parameters; replicas have buffers of their own.
   std::uint64_t fingerprint() const {
     std::unordered_set<const void*> parameters;
@@ -279,6 +283,7 @@ class ModelLoad {
   DistributedModelBase& model_;
   std::vector<NamedTensor> tensors_;
   WholeTensors whole_;
+  std::string source_;                // for messages
   std::optional<Exchange> exchange_;  // of what is offered, then of what waits
   checkpoints::LoadPlan plan_;
   std::map<std::size_t, Waiting> waiting_;  // by source
@@ -343,6 +348,7 @@ LoadResult load_model(DistributedModelBase& model, Offer offer, bool strict, con
   });
   agree_with_replicas(
       rank, problem, [&] { return load->fingerprint(); }, what);
+  if (rank.topology().rank() == 0) load->warn_of_narrowing();
   if (load->write()) before_values(model, [load] { load->bring(); });
   return load->result();
 }

@@ -79,6 +79,8 @@ LoadResult load_module(torch::nn::Module& module, const checkpoints::Offer& offe
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (plan.sources[i]) checkpoints::load_offered(tensors[i].tensor, offer, *plan.sources[i]);
   }
+  checkpoints::warn_of_narrowing(tensors, offer.tensors, plan,
+                                base::concat(what, ": ", offer.source));
   return plan.result;
 }
 
