@@ -43,6 +43,12 @@ std::vector<PrecisionRow> precision_rows(const Config& config) {
   rows.push_back({autocast ? "matrix products, by autocast" : "computed in", computed, 0});
   rows.push_back({"activations, and their gradients, sent", computed, 0});
   rows.push_back({"gradients (.grad)", type, bytes});
+  if (autocast && config.microbatches > 1) {  // until the step ends, beside all gradients
+    rows.push_back({"weights of products, cast, in a step", computed, 2});
+  }
+  if (stored == ParameterType::kHalf && !(summed_wide && config.microbatches > 1)) {
+    rows.push_back({"gradients once unscaled, 2 bytes more", kWide, 2});
+  }
   if (config.microbatches > 1) {
     rows.push_back({"sums of microbatches' gradients, in a step", summed_wide ? kWide : type,
                     summed_wide ? 4.0 : 0.0});

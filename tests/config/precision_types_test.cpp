@@ -32,14 +32,16 @@ std::map<std::string, std::string> types_of(const Config& config) {
   return types;
 }
 
-/// Parameter, gradient, sums of a step, masters, and both means of Adam.
+/// Parameter, gradient, casts or sums of a step, masters, and both means of Adam.
 TEST(PrecisionTypes, CountTheBytesOfAParameter) {
   EXPECT_EQ(bytes_of(config_of("fp32")), 4 + 4 + 8);
-  EXPECT_EQ(bytes_of(config_of("amp")), 4 + 4 + 8);
+  EXPECT_EQ(bytes_of(config_of("amp")), 4 + 4 + 2 + 8);
+  EXPECT_EQ(bytes_of(config_of("amp", 1)), 4 + 4 + 8);
   EXPECT_EQ(bytes_of(config_of("bf16")), 2 + 2 + 4 + 4 + 8);
   EXPECT_EQ(bytes_of(config_of("fp16")), 2 + 2 + 4 + 4 + 8);
   EXPECT_EQ(bytes_of(config_of("bf16_sr")), 2 + 2 + 4 + 8);
   EXPECT_EQ(bytes_of(config_of("bf16", 1)), 2 + 2 + 4 + 8);
+  EXPECT_EQ(bytes_of(config_of("fp16", 1)), 2 + 2 + 2 + 4 + 8);  // unscaled gradients
   auto narrow = config_of("bf16");
   narrow.fp32_grad_accumulation = false;
   EXPECT_EQ(bytes_of(narrow), 2 + 2 + 4 + 8);

@@ -35,7 +35,11 @@ double bytes_per_weight_byte(const Config& config, torch::optim::OptimizerParamG
   const bool narrow = type == at::kHalf || type == at::kBFloat16;
   const bool sums = narrow && config.fp32_grad_accumulation && config.microbatches > 1;
   const double kept = wide ? 2 * (states + (config.master_weights ? 1 : 0)) : states;
-  return kept + (sums ? 2 : 0);
+  if (sums) return kept + 2;
+  // GradScaler::unscale_ makes gradients float32; in a step those are float16, with sums.
+  if (half && config.precision == "fp16") return kept + 1;
+  const bool casts = config.precision == "amp" && config.microbatches > 1 && type == at::kFloat;
+  return kept + (casts ? 0.5 : 0);
 }
 
 }  // namespace smp

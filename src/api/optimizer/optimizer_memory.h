@@ -8,7 +8,8 @@
 namespace smp {
 
 /// Returns how many bytes an optimizer keeps for each byte of a weight, by the first of its group;
-/// with float32 sums of a step's gradients, which are there when it is fullest.
+/// with what is there beside it when memory is fullest: float32 sums of a step's gradients,
+/// gradients that a scaler made float32, weights that autocast has cast.
 double bytes_per_weight_byte(const Config& config, torch::optim::OptimizerParamGroup& group);
 
 }  // namespace smp
