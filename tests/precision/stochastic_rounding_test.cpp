@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <set>
@@ -102,12 +104,58 @@ TEST(StochasticRounding, IsUnbiased) {
   }
 }
 
+/// How many values each statistic is of; SMP_ROUNDING_VALUES asks for others, say 100000000.
+std::int64_t values() {
+  const char* const wanted = std::getenv("SMP_ROUNDING_VALUES");
+  return wanted == nullptr ? 1 << 20 : std::atoll(wanted);
+}
+
+/// Calls `action(count, first)` for pieces that fit into caches, which together are `all` values.
+template <class Action>
+void each_piece(std::int64_t all, Action&& action) {
+  constexpr std::int64_t kPiece = 1 << 18;
+  for (std::int64_t first = 0; first < all; first += kPiece) {
+    action(std::min(kPiece, all - first), first);
+  }
+}
+
+/// Returns how many of `all` roundings of the float32 `bits` go away from zero.
+std::int64_t rounded_up(std::int32_t bits, std::int64_t all, std::uint64_t key) {
+  const auto value = torch::full({1}, bits, torch::kInt).view(torch::kFloat);
+  const auto down = static_cast<std::int16_t>(bits >> 16);
+  std::int64_t up = 0;
+  each_piece(all, [&](std::int64_t count, std::int64_t first) {
+    const auto to = rounded(value.expand({count}).contiguous(), key, {count, all, first});
+    up += (to.view(torch::kShort) != down).sum().item<std::int64_t>();
+  });
+  return up;
+}
+
+/// In every range of exponents, denormals and the last one among them, numbers of either sign go up
+/// as often as is due, within 4 standard errors.
+TEST(StochasticRounding, IsUnbiasedInEveryRangeOfExponents) {
+  const auto all = values();
+  torch::manual_seed(5);
+  for (std::int32_t exponent = 0; exponent < 255; ++exponent) {
+    const auto most = exponent == 254 ? 0x7F0000 : 1 << 23;  // beyond that nothing is finite
+    const auto mantissa = torch::randint(1, most, {1}, torch::kInt).item<std::int32_t>();
+    const auto sign = exponent % 2 == 0 ? 0u : 1u << 31;
+    const auto bits = static_cast<std::int32_t>(sign | static_cast<std::uint32_t>(exponent) << 23 |
+                                                static_cast<std::uint32_t>(mantissa));
+    const double share = static_cast<double>(mantissa & 0xFFFF) / 65536;
+    const double up = static_cast<double>(
+        rounded_up(bits, all, rounding_key(1, static_cast<std::uint64_t>(exponent), "w")));
+    const double error = std::sqrt(share * (1 - share) * static_cast<double>(all));
+    EXPECT_NEAR(up, share * static_cast<double>(all), 4 * error) << "exponent " << exponent;
+  }
+}
+
 /// Chi-square of the 16 random bits in 256 cells, by their upper and by their lower half.
 TEST(StochasticRounding, DrawsEvenly) {
-  constexpr std::int64_t kCount = 1 << 18;
+  const std::int64_t blocks = values() / kBlock;
   for (const int shift : {0, 8}) {
     std::vector<double> cells(256);
-    for (std::int64_t block = 0; block < kCount / kBlock; ++block) {
+    for (std::int64_t block = 0; block < blocks; ++block) {
       const auto words = philox<kLanes>(rounding_key(3, 5, "a.weight"), block * kLanes).words;
       for (const auto& word : words) {
         for (const auto value : word) {
@@ -117,10 +165,53 @@ TEST(StochasticRounding, DrawsEvenly) {
       }
     }
     double chi = 0;
-    const double expected = static_cast<double>(kCount) / 256;
+    const double expected = static_cast<double>(blocks * kBlock) / 256;
     for (const double count : cells) chi += (count - expected) * (count - expected) / expected;
     EXPECT_NEAR(chi, 255, 4.5 * std::sqrt(2 * 255));
   }
+}
+
+/// The random bits of elements `first` to `first + count - 1` under each of `keys`, a row each, as
+/// numbers of mean 0 and variance 1.
+at::Tensor streams(const std::vector<std::uint64_t>& keys, std::int64_t count, std::int64_t first) {
+  std::vector<at::Tensor> rows;
+  std::vector<std::uint32_t> bits(static_cast<std::size_t>(count));
+  for (const auto key : keys) {
+    draw_portably(bits.data(), key, first / kBlock, count / kBlock);
+    rows.push_back(torch::from_blob(bits.data(), {count}, torch::kInt).to(torch::kDouble));
+  }
+  const double middle = 65535.0 / 2, deviation = 65536 / std::sqrt(12.0);
+  return (torch::stack(rows) - middle) / deviation;
+}
+
+/// Those of neighbouring steps, of like names and of other seeds, and neighbours within a stream:
+/// no correlation, of some hundred, is beyond 4.5 standard errors.
+TEST(StochasticRounding, StreamsAreUncorrelated) {
+  std::vector<std::uint64_t> keys;
+  for (const std::uint64_t seed : {0, 1}) {
+    for (const char* name : {"0.a.weight", "0.a.bias", "0.b.weight"}) {
+      for (const std::uint64_t step : {0, 1, 2, 256})
+        keys.push_back(rounding_key(seed, step, name));
+    }
+  }
+  const std::vector<std::int64_t> lags{1, 2, 8, 16, 32, 64, 128};
+  const auto many = static_cast<std::int64_t>(keys.size());
+  auto across = torch::zeros({many, many}, torch::kDouble);
+  auto within = torch::zeros({static_cast<std::int64_t>(lags.size()), many}, torch::kDouble);
+  const std::int64_t all = values() / kBlock * kBlock;
+  each_piece(all, [&](std::int64_t count, std::int64_t first) {
+    const auto rows = streams(keys, count, first);
+    across += rows.mm(rows.t());
+    for (std::size_t i = 0; i < lags.size(); ++i) {
+      const auto rest = count - lags[i];
+      within[static_cast<std::int64_t>(i)] +=
+          (rows.narrow(1, 0, rest) * rows.narrow(1, lags[i], rest)).sum(1);
+    }
+  });
+  const double most = 4.5 * std::sqrt(static_cast<double>(all));
+  EXPECT_LT((across - across.diag().diag()).abs().max().item<double>(), most);
+  EXPECT_NEAR(across.diag().mean().item<double>(), static_cast<double>(all), most);
+  EXPECT_LT(within.abs().max().item<double>(), most);
 }
 
 TEST(StochasticRounding, DependsOnSeedStepAndName) {
