@@ -25,12 +25,18 @@ static void require_equal_shapes(const std::vector<at::Tensor>& outputs, const c
   }
 }
 
+/// In 16 bits a sum of ones would stop at 256.
+static at::Tensor widened(const at::Tensor& output) {
+  return at::isReducedFloatingType(output.scalar_type()) ? output.to(at::kFloat) : output;
+}
+
 at::Tensor reduce_mean(const std::vector<at::Tensor>& outputs, const std::vector<double>& weights) {
   require_equal_shapes(outputs, "reduce_mean");
   at::NoGradGuard no_grad;
-  auto mean = outputs[0] * weights[0];
-  for (std::size_t i = 1; i < outputs.size(); ++i) mean += outputs[i] * weights[i];
-  return mean;
+  auto mean = widened(outputs[0]) * weights[0];
+  for (std::size_t i = 1; i < outputs.size(); ++i) mean += widened(outputs[i]) * weights[i];
+  const bool rounds = at::isReducedFloatingType(outputs[0].scalar_type());
+  return rounds ? mean.to(outputs[0].scalar_type()) : mean;
 }
 
 at::Tensor reduce_sum(const std::vector<at::Tensor>& outputs) {
@@ -38,9 +44,9 @@ at::Tensor reduce_sum(const std::vector<at::Tensor>& outputs) {
   at::NoGradGuard no_grad;
   // Added to one of truth values, others would only be joined to it.
   const bool counts = outputs[0].scalar_type() == at::kBool;
-  auto sum = counts ? outputs[0].to(at::kLong) : outputs[0].clone();
+  auto sum = counts ? outputs[0].to(at::kLong) : widened(outputs[0]).clone();
   for (std::size_t i = 1; i < outputs.size(); ++i) sum += outputs[i];
-  return sum;
+  return counts ? sum : sum.to(outputs[0].scalar_type());
 }
 
 at::Tensor concat(const std::vector<at::Tensor>& outputs, int axis) {

@@ -47,6 +47,24 @@ TEST(StepOutputs, AreStackedConcatenatedAndSummed) {
   });
 }
 
+/// bfloat16 has no 257.
+TEST(StepOutputs, Of16BitsAreAddedUpInFloat32AndRoundedOnce) {
+  constexpr int kMany = 300;
+  const std::vector<double> weights(kMany, 1.0 / kMany);
+  for (const auto type : {torch::kBFloat16, torch::kHalf}) {
+    const StepOutput<Tensor> ones(std::vector<Tensor>(kMany, torch::ones({}, type)), weights, true);
+    EXPECT_EQ(ones.reduce_sum().scalar_type(), type);
+    EXPECT_EQ(ones.reduce_sum().item<float>(), 300);
+    EXPECT_EQ(ones.reduce_mean().scalar_type(), type);
+    EXPECT_EQ(ones.reduce_mean().item<float>(), 1);
+    const auto tenth = torch::full({}, 1.1, type);
+    const StepOutput<Tensor> tenths(std::vector<Tensor>(kMany, tenth), weights, true);
+    EXPECT_EQ(tenths.reduce_mean().item<float>(), tenth.item<float>());
+    EXPECT_EQ(tenths.reduce_sum().item<float>(),
+              (tenth.to(torch::kFloat) * kMany).to(type).item<float>());
+  }
+}
+
 TEST(StepOutputs, OfIntegersAndTruthValuesAreNotRounded) {
   const StepOutput<int> correct({1, 0, 0, 1}, {0.25, 0.25, 0.25, 0.25}, true);
   EXPECT_EQ(correct.reduce_mean(), 0.5);
