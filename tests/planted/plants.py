@@ -21,6 +21,7 @@ MEMORY = ("test_d2d", "Departures*:CopyOnWrite*:LoansOfTwo.*:loans_test/*")
 EARLY = ("test_api", "EarlyBackward.*")
 LOADER = ("test_data", "TokenLoader*")
 ROUNDING = ("test_api", "*StochasticRounding*:FusedUpdate.*"), ("test_precision", "*")
+SCALER = ("test_api", "GradScaler.*:ScalerLayouts.*")
 SECOND = ("test_api", "SecondDerivatives.*")
 ALIVE = ("test_d2d", "KeepAlive*")
 NEURON = ("test_d2d", "Neuron*:*neuron_staging_wire_test*:*neuron_send_receive_wire_test*:*neuron_collective_wire_test*:*neuron_ofi_wire_test*")
@@ -664,6 +665,22 @@ PLANTS = [
     Plant("masters that the program overwrote stay", "src/precision/step_loop.cpp",
           "values[i] = rounded[i] == values[i] ? kept[i] : values[i];", "values[i] = kept[i];",
           [("test_api", "FusedUpdate.*:MasterWeights.*"), ("test_precision", "*")]),
+    Plant("a rank skips what it found infinite itself", "src/api/optimizer/grad_scaler.cpp",
+          "    progress.found_inf |= found.any_infinite;", "    progress.found_inf = own.any_infinite;", [SCALER]),
+    Plant("infinities are agreed within a pipeline", "src/api/optimizer/grad_scaler.cpp",
+          "groups().of(Group::kWorld), own, what);", "groups().of(Group::kPp), own, what);", [SCALER]),
+    Plant("sums of 16 bits are rounded at each microbatch", "src/server/sums/wide_sums.cpp",
+          "precision::wide_values(sums_[number], grad.detach())", "precision::wide_values({}, grad.detach())",
+          [("test_api", "WideGradients.*")]),
+    Plant("casts outlive the optimizer's step", "src/api/step/step_call.cpp",
+          "  CastsOfStep() { at::autocast::clear_cache(); }\n  ~CastsOfStep() { at::autocast::clear_cache(); }",
+          "  CastsOfStep() {}\n  ~CastsOfStep() {}", [("test_api", "AutocastCasts.*")]),
+    Plant("masters stay out of files", "src/api/files/optimizer_state.cpp",
+          "if (master.defined() && at::isReducedFloatingType(parameter.scalar_type())) {",
+          "if (master.defined() && !at::isReducedFloatingType(parameter.scalar_type())) {",
+          [("test_api", "MasterWeights.*")]),
+    Plant("losses of 16 bits are added up in 16 bits", "src/api/step/step_output.cpp",
+          "? output.to(at::kFloat) : output;", "? output.clone() : output;", [("test_api", "StepOutputs.*")]),
     # ---- configurations of others
     Plant("a configuration's number is read as C++ reads it", "src/nemo/yaml_values.cpp",
           "  } else if (digits.starts_with('0')) {\n    value = read(digits, 8);\n", "",
