@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/machine/home_device.h"
+#include "server/promises/later_tensor.h"
 #include "server/values/guarded_tensor.h"
 
 namespace smp::server {
@@ -128,6 +129,7 @@ PromiseOf promise_of(const at::Tensor& tensor) noexcept {
 }
 
 void fetch(const at::Tensor& tensor) {
+  bring_values(tensor);
   auto* guard = promise_guard_of(tensor);
   if (guard == nullptr || guard->stand_in().defined()) return;
   const auto values = guard->values();

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "module/call_handler.h"
+#include "module/later_tensor.h"
 #include "module/running_statistics.h"
 #include "server/modules/deferred_statistics.h"
 #include "server/modules/weight_watch.h"
@@ -92,9 +93,11 @@ struct RecordedCall {
   const CheckpointOptions& options;
 };
 
+/// Fetches arguments that other calls have promised. Those of module/later_tensor.h stay without
+/// values: what the call asks of them it is given again in the second run.
 void fetch(Packet& arguments) {
   for (auto& tensor : arguments.tensors) {
-    if (tensor.defined()) tensor = fetched(tensor);
+    if (tensor.defined() && module::source_of(tensor) == nullptr) tensor = fetched(tensor);
   }
 }
 

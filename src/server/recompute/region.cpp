@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "module/later_tensor.h"
 #include "module/node_pointer.h"
 #include "server/running/execution_scope.h"
 #include "server/running/inside_node.h"
@@ -86,6 +87,20 @@ at::Tensor in_memory_of(const at::Tensor& base, const at::Tensor& like) {
       .set_(base.storage(), like.storage_offset(), like.sizes(), like.strides());
 }
 
+/// Returns a tensor without history whose values come from the same source as those of `tensor`,
+/// which has none yet.
+at::Tensor later_again(const at::Tensor& tensor, std::shared_ptr<module::LaterValues> source) {
+  const auto options = tensor.options().device(at::kMeta).requires_grad(false);
+  return module::later_tensor(at::empty_strided(tensor.sizes(), tensor.strides(), options),
+                              std::move(source));
+}
+
+/// Returns a copy, or one to be made when something asks for it.
+at::Tensor given_again(const at::Tensor& tensor) {
+  auto source = module::source_of(tensor);
+  return source == nullptr ? clone_on_write(tensor) : later_again(tensor, std::move(source));
+}
+
 }  // namespace
 
 Region::Given::Given(const std::vector<at::Tensor>& tensors) {
@@ -102,7 +117,7 @@ Region::Given::Given(const std::vector<at::Tensor>& tensors) {
     const auto known = std::find(memories.begin(), memories.end(), memory);
     const bool alone = memory == nullptr || known == memories.end();
     const auto base = alone ? i : static_cast<std::size_t>(known - memories.begin());
-    auto value = alone ? clone_on_write(tensor) : in_memory_of(all_[base].value, tensor);
+    auto value = alone ? given_again(tensor) : in_memory_of(all_[base].value, tensor);
     // A copy that is no copy on write has memory for its own elements only.
     const bool whole = alone && shareable_memory(value) != nullptr &&
                        value.storage().nbytes() == tensor.storage().nbytes();
@@ -159,7 +174,7 @@ std::vector<at::Tensor> Region::Given::again() const {
     for (std::size_t i = 0; i < all_.size(); ++i) {
       const auto& [value, base, needs] = all_[i];
       copies.push_back(!value.defined() ? at::Tensor()
-                       : base == i      ? clone_on_write(value)
+                       : base == i      ? given_again(value)
                                         : in_memory_of(copies[base], value));
     }
   }

@@ -18,6 +18,7 @@
 #include "module/waiting_node.h"
 #include "smp/tp/primitives.h"
 #include "tp/group/exchange.h"
+#include "tp/group/joined_when_used.h"
 #include "tp/group/tensor_parallel.h"
 #include "tp/slices/joined_product.h"
 
@@ -82,13 +83,14 @@ std::shared_ptr<const Meeting> meeting_of(const at::Tensor& part) {
 
 }  // namespace
 
-/// Ones, because norms of zeros need not be numbers.
+/// Filled up with ones, because norms of zeros need not be numbers.
 at::Tensor part_of_sequence(const at::Tensor& whole) {
-  return own_part_for_tp(padded(whole, 1), 1);
+  const auto part = part_of_joined(whole, 1);
+  return part.defined() ? part : own_part_for_tp(padded(whole, 1), 1);
 }
 
 at::Tensor whole_sequence(const at::Tensor& part, std::int64_t length) {
-  return unpadded(join_parts_for_tp(part, 1), length);
+  return joined_when_used(part, 1, length);
 }
 
 at::Tensor read_sequence(const at::Tensor& part, std::int64_t length) {

@@ -13,10 +13,11 @@
 namespace smp::tp {
 
 /// Returns this rank's positions of what all ranks have: [B, S, W] -> [B, s, W]. Nothing is sent;
-/// backward, an all-gather.
+/// backward, an all-gather. Of a whole_sequence() that nothing has looked at it is the part of
+/// which that was made, and nothing is sent in backward either.
 at::Tensor part_of_sequence(const at::Tensor& whole);
 /// Returns all positions, as every rank goes on with them: [B, s, W] -> [B, length, W]. An
-/// all-gather; backward, nothing.
+/// all-gather, where something asks for the values; backward, nothing.
 at::Tensor whole_sequence(const at::Tensor& part, std::int64_t length);
 
 /// Returns all positions, for ranks that each compute something else of them: [B, s, W] -> [B,

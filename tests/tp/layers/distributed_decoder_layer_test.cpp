@@ -4,6 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include <type_traits>
+#include <utility>
+
 #include "tp/layer_comparison.h"
 
 namespace smp::tp {
@@ -55,32 +58,81 @@ TEST(DistributedDecoderLayer, EqualsTheWholeBlockAlongTheSequence) {
   }
 }
 
-/// Between the blocks it sends what two all-reduces of each do, one all-gather to leave, and
-/// backward one for each of the two blocks, whose input no rank keeps.
+/// Layers in a row, as programs write them. @param skips  between them the state is used as well
+template <class Layer>
+struct RowImpl : torch::nn::Module {
+  template <class... Arguments>
+  RowImpl(int count, bool skips_over, const Arguments&... arguments) : skips(skips_over) {
+    for (int i = 0; i < count; ++i) {
+      layers.push_back(register_module("layer" + std::to_string(i), Layer(arguments...)));
+    }
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (auto& layer : layers) {
+      const auto before = std::exchange(x, layer->forward(x));
+      if (skips) x = x + before.tanh();
+    }
+    return x;
+  }
+  const bool skips;
+  std::vector<Layer> layers;
+};
+
+template <class Layer>
+std::shared_ptr<RowImpl<Layer>> row_of(int count, bool skips, const nn::DecoderLayerOptions& of) {
+  if constexpr (std::is_same_v<Layer, nn::DecoderLayer>) {
+    return std::make_shared<RowImpl<Layer>>(count, skips, of);
+  } else {
+    return std::make_shared<RowImpl<Layer>>(count, skips, of, "sequence");
+  }
+}
+
+/// What is between two of them stays cut, unless the program looks at it.
+TEST(DistributedDecoderLayer, EqualsTheWholeBlocksInARowAlongTheSequence) {
+  for (const auto& [size, length] : std::vector<std::pair<int, std::int64_t>>{{2, 5}, {4, 6}}) {
+    for (const bool skips : {false, true}) {
+      SCOPED_TRACE(testing::Message() << size << " ranks, " << length << " positions" << skips);
+      auto options = options_of(false);
+      options.attention().bias(true).output_bias(true);
+      expect_as_plain_with(
+          Batches::kPrescaled, size, [&] { return row_of<nn::DecoderLayer>(3, skips, options); },
+          [&] { return row_of<nn::DistributedDecoderLayer>(3, skips, options); },
+          numbers(1, {2, length, 8}), 1e-12, at::kDouble,
+          {"layernorm", "k_proj", "v_proj", "q_norm", "k_norm", "o_proj.bias"});
+    }
+  }
+}
+
+/// A row sends what two all-reduces of each layer do, and one all-gather to leave the last; so it
+/// does backward, with one all-gather more for each of a layer's two blocks, whose input no rank
+/// keeps.
 TEST(DistributedDecoderLayer, SendsAlongTheSequenceWhatAllReducesDo) {
   constexpr std::int64_t kRows = 2, kLength = 8, kWidth = 8;
   for (const int size : {2, 4}) {
-    const auto bytes_of = [&](const char* layout) {
+    const auto bytes_of = [&](const char* layout, int count) {
       std::pair<double, double> sent;
       d2d::SimulatedJob job(size, 4);
       on_group(
           job, size,
           [&](int rank) {
             auto& group = TensorParallel::current();
-            nn::DistributedDecoderLayer layer(options_of(false), layout);
+            RowImpl<nn::DistributedDecoderLayer> row(count, false, options_of(false), layout);
             group.set_traffic_listener([&](const Traffic& forward, const Traffic& backward) {
               if (rank == 0) sent.first += forward.bytes, sent.second += backward.bytes;
             });
             group.set_alone(true);
-            layer->forward(at::ones({kRows, kLength, kWidth}).requires_grad_());
+            row.forward(at::ones({kRows, kLength, kWidth}).requires_grad_()).sum();
             group.set_alone(false);
           },
           Batches::kPrescaled);
       return sent;
     };
     const double once = 4.0 * (size - 1) / size * kRows * kLength * kWidth;
-    EXPECT_EQ(bytes_of("speed"), std::pair(4 * once, 4 * once));
-    EXPECT_EQ(bytes_of("sequence"), std::pair(5 * once, 7 * once));
+    for (const int count : {1, 3}) {
+      EXPECT_EQ(bytes_of("speed", count), std::pair(4 * count * once, 4 * count * once));
+      EXPECT_EQ(bytes_of("sequence", count),
+                std::pair((4 * count + 1) * once, (6 * count + 1) * once));
+    }
   }
 }
 

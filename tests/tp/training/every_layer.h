@@ -83,7 +83,7 @@ struct NetOf : torch::nn::Module {
   /// Returns the mean loss of predicting each next one of `tokens` [B, S + 1], with that of the
   /// balance of the experts.
   at::Tensor forward(const at::Tensor& tokens) {
-    auto x = block(table(tokens.narrow(1, 0, kTokens)));
+    auto x = after(block(table(tokens.narrow(1, 0, kTokens))));
     x = x + attention(norm(x));
     x = x + mlp(norm(x));
     const auto [mixed, balance] = mixture(x);
@@ -99,6 +99,10 @@ struct NetOf : torch::nn::Module {
       "block", typename Layers::Block(nn::DecoderLayerOptions(
                    grouped().qk_norm_eps(1e-6).bias(true).output_bias(true),
                    nn::GatedMlpOptions(kWidth, 10).bias(true), nn::RMSNormOptions(kWidth))));
+  typename Layers::Block after =
+      register_module("after", typename Layers::Block(nn::DecoderLayerOptions(
+                                   grouped(), nn::GatedMlpOptions(kWidth, 9),
+                                   nn::RMSNormOptions(kWidth).unit_offset(true))));
   typename Layers::Attention attention = register_module(
       "attention", typename Layers::Attention(grouped().bias(true).output_bias(true).window(3)));
   typename Layers::Mlp mlp = register_module(

@@ -23,7 +23,7 @@ models::LlamaConfig model_of(std::int64_t heads, std::int64_t keys) {
   config.vocab_size = kVocabulary;
   config.hidden_size = 8;
   config.intermediate_size = 10;
-  config.num_hidden_layers = 2;
+  config.num_hidden_layers = 3;
   config.num_attention_heads = heads;
   config.num_key_value_heads = keys;
   config.head_dim = 4;
@@ -121,7 +121,9 @@ struct Spread {
     set_tensor_parallelism(net);
     model.emplace(net);
     model->set_partition("", 0);
-    model->set_partition("model.layers.1", pp_size() - 1);
+    for (const auto* layer : {"model.layers.1", "model.layers.2"}) {
+      model->set_partition(layer, pp_size() - 1);
+    }
     optimizer.emplace(*model, sgd(model->parameters()));
   }
   double train(int step_number) {
