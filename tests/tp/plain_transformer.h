@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 
 #include "smp/tp/distributed_transformer.h"
 
@@ -80,22 +81,28 @@ struct PlainOutputImpl : torch::nn::Module {
       return linear(in, out, options.use_normal_initialization, options.initializer_range);
     };
     if (options.pre_layernorm) pre = register_module("pre_norm", norm(options.layernorm_epsilon));
+    if (is_gated()) gate = register_module("gate", project(kHidden, options.intermediate_size));
     first = register_module("first", project(kHidden, options.intermediate_size));
     second = register_module("second", project(options.intermediate_size, kHidden));
     if (options.post_layernorm)
       post = register_module("post_norm", norm(options.layernorm_epsilon));
   }
   at::Tensor forward(const at::Tensor& hidden) {
-    const auto inner = first(pre.is_empty() ? hidden : pre(hidden));
-    const auto active = options.activation == "relu"
-                            ? torch::relu(inner)
-                            : torch::gelu(inner, options.activation == "gelu" ? "none" : "tanh");
+    const auto x = pre.is_empty() ? hidden : pre(hidden);
+    const auto active = is_gated() ? activated(gate(x)) * first(x) : activated(first(x));
     const auto y = hidden + second(active);
     return post.is_empty() ? y : post(y);
   }
+  bool is_gated() const { return options.activation.find("glu") != std::string::npos; }
+  at::Tensor activated(const at::Tensor& x) const {
+    const auto& name = options.activation;
+    if (name == "swiglu") return torch::silu(x);
+    if (name == "relu" || name == "reglu") return torch::relu(x);
+    return torch::gelu(x, name == "gelu" || name == "geglu" ? "none" : "tanh");
+  }
   const TransformerOutputLayerOptions options;
   torch::nn::LayerNorm pre{nullptr}, post{nullptr};
-  torch::nn::Linear first{nullptr}, second{nullptr};
+  torch::nn::Linear gate{nullptr}, first{nullptr}, second{nullptr};
 };
 TORCH_MODULE(PlainOutput);
 

@@ -87,13 +87,36 @@ std::int64_t slice_width(std::int64_t hidden_size) {
   return hidden_size / tp::TensorParallel::current().size();
 }
 
-bool is_activation(const std::string& name) {
-  return name == "gelu" || name == "gelu_tanh" || name == "relu";
-}
+constexpr const char* kAttention = "DistributedAttentionLayer";
+constexpr const char* kOutput = "DistributedTransformerOutputLayer";
+constexpr const char* kLayer = "DistributedTransformerLayer";
+constexpr const char* kTransformer = "DistributedTransformer";
 
-at::Tensor activated(const at::Tensor& x, const std::string& activation) {
-  if (activation == "relu") return at::relu(x);
-  return at::gelu(x, activation == "gelu_tanh" ? "tanh" : "none");
+/// What becomes of the inner channels of a block of products.
+struct Activation {
+  const char* name;
+  at::Tensor (*apply)(const at::Tensor& x);
+  bool gated;  ///< of a gate, by which other channels are multiplied
+};
+
+at::Tensor relu(const at::Tensor& x) { return at::relu(x); }
+at::Tensor silu(const at::Tensor& x) { return at::silu(x); }
+at::Tensor gelu(const at::Tensor& x) { return at::gelu(x); }
+at::Tensor gelu_tanh(const at::Tensor& x) { return at::gelu(x, "tanh"); }
+
+constexpr Activation kActivations[] = {{"gelu", &gelu, false}, {"gelu_tanh", &gelu_tanh, false},
+                                       {"relu", &relu, false}, {"swiglu", &silu, true},
+                                       {"geglu", &gelu, true}, {"geglu_tanh", &gelu_tanh, true},
+                                       {"reglu", &relu, true}};
+
+/// @throws UsageError  there is none of that name.
+Activation activation_named(const std::string& name) {
+  std::string known;
+  for (const auto& activation : kActivations) {
+    if (name == activation.name) return activation;
+    known += known.empty() ? activation.name : std::string(", ") + activation.name;
+  }
+  throw UsageError(base::concat(kOutput, ": activation \"", name, "\"; expected one of ", known));
 }
 
 /// Applies dropout to the hidden state between blocks, of which a rank has a slice with "memory".
@@ -101,11 +124,6 @@ at::Tensor dropout_between(Layout layout, const at::Tensor& x, double probabilit
   return layout == Layout::kMemory ? tp::own_dropout(x, probability, training)
                                    : at::dropout(x, probability, training);
 }
-
-constexpr const char* kAttention = "DistributedAttentionLayer";
-constexpr const char* kOutput = "DistributedTransformerOutputLayer";
-constexpr const char* kLayer = "DistributedTransformerLayer";
-constexpr const char* kTransformer = "DistributedTransformer";
 
 tp::HeadShare heads_for(const AttentionLayerOptions& options) {
   const auto heads = options.num_attention_heads;
@@ -277,25 +295,29 @@ struct DistributedTransformerOutputLayerImpl::Parts {
       : layout(layout_for(options, kOutput)),
         norms(parent, layout, options, kOutput),
         inner(tp::ChannelShare::even(options.intermediate_size, 1,
-                                     tp::TensorParallel::current().size())) {}
+                                     tp::TensorParallel::current().size())),
+        activation(activation_named(options.activation)) {}
 
   const Layout layout;
   Norms norms;
   const tp::ChannelShare inner;
-  tp::SplitLinear first{nullptr}, second{nullptr};
+  const Activation activation;
+  tp::SplitLinear gate{nullptr}, first{nullptr}, second{nullptr};
 };
 
 DistributedTransformerOutputLayerImpl::DistributedTransformerOutputLayerImpl(
     const TransformerOutputLayerOptions& with)
     : options(with), parts_(std::make_shared<Parts>(*this, with)) {
   require_divisible(options.intermediate_size, "intermediate_size", kOutput);
-  SMP_REQUIRE(is_activation(options.activation), kOutput, ": activation \"", options.activation,
-              "\"; expected gelu, gelu_tanh or relu");
   auto& own = *parts_;
   const auto hidden = options.hidden_size, inner = options.intermediate_size;
   const auto deviation = deviation_of(options);
-  own.first =
-      register_module("first", tp::first_product(own.layout, hidden, inner, own.inner, deviation));
+  const auto into = [&](const char* name) {
+    return register_module(name,
+                           tp::first_product(own.layout, hidden, inner, own.inner, deviation));
+  };
+  if (own.activation.gated) own.gate = into("gate");
+  own.first = into("first");
   own.second = register_module("second",
                                tp::second_product(own.layout, inner, hidden, own.inner, deviation));
   own.norms.register_last(*this);
@@ -318,8 +340,12 @@ at::Tensor DistributedTransformerOutputLayerImpl::forward_slices(const at::Tenso
 at::Tensor DistributedTransformerOutputLayerImpl::block(const at::Tensor& hidden) {
   auto& own = *parts_;
   const auto x = tp::read_by_products(own.layout, Norms::apply(own.norms.before, hidden));
-  const auto inner = tp::channels_of(own.layout, x, {{own.first, own.inner}});
-  const auto active = activated(inner[0], options.activation);
+  std::vector<tp::Projection> projections;
+  if (own.activation.gated) projections.push_back({own.gate, own.inner});
+  projections.push_back({own.first, own.inner});
+  const auto inner = tp::channels_of(own.layout, x, projections);
+  auto active = own.activation.apply(inner[0]);
+  if (own.activation.gated) active = active * inner[1];
   const auto output = tp::joined_by(own.layout, own.second, active);
   const auto dropped =
       dropout_between(own.layout, output, options.hidden_dropout_prob, is_training());

@@ -147,20 +147,23 @@ TEST(DistributedAttentionLayer, DealsAnyNumberOfHeads) {
   }
 }
 
-TEST(DistributedTransformerOutputLayer, EqualsTwoProducts) {
-  for (const auto* layout : kLayouts) {
-    for (const int size : {1, 2, 4}) {
-      for (int bits = 0; bits < 24; ++bits) {
-        auto options = output_options();
-        options.pre_layernorm = bits & 1;
-        options.post_layernorm = bits & 2 || !options.pre_layernorm;
-        options.activation = bits & 16 ? "gelu_tanh" : bits & 4 ? "relu" : "gelu";
-        options.use_normal_initialization = bits & 8;
-        options.optimize = layout;
-        SCOPED_TRACE(testing::Message() << layout << ", case " << bits);
-        expect_as_plain([&] { return PlainOutput(options); },
-                        [&] { return nn::DistributedTransformerOutputLayer(options); },
-                        numbers(size, {kBatch, kQueries, kHidden}), 1e-12);
+TEST(DistributedTransformerOutputLayer, EqualsItsProducts) {
+  for (const auto* activation :
+       {"gelu", "gelu_tanh", "relu", "swiglu", "geglu", "geglu_tanh", "reglu"}) {
+    for (const auto* layout : kLayouts) {
+      for (const int size : {1, 2, 4}) {
+        for (int bits = 0; bits < 8; ++bits) {
+          auto options = output_options();
+          options.pre_layernorm = bits & 1;
+          options.post_layernorm = bits & 2 || !options.pre_layernorm;
+          options.activation = activation;
+          options.use_normal_initialization = bits & 4;
+          options.optimize = layout;
+          SCOPED_TRACE(testing::Message() << activation << ", " << layout << ", case " << bits);
+          expect_as_plain([&] { return PlainOutput(options); },
+                          [&] { return nn::DistributedTransformerOutputLayer(options); },
+                          numbers(size, {kBatch, kQueries, kHidden}), 1e-12);
+        }
       }
     }
   }
@@ -430,7 +433,8 @@ TEST(DistributedTransformerLayers, RefuseWhatDoesNotFit) {
     auto output = tp::output_options();
     output.activation = "tanh";
     EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedTransformerOutputLayer layer(output); }),
-                HasSubstr("activation \"tanh\"; expected gelu, gelu_tanh or relu"));
+                HasSubstr("activation \"tanh\"; expected one of gelu, gelu_tanh, relu, swiglu, "
+                          "geglu, geglu_tanh, reglu"));
     output = tp::output_options();
     output.intermediate_size = 10;
     EXPECT_THAT(refusal<UsageError>([&] { nn::DistributedTransformerOutputLayer layer(output); }),
