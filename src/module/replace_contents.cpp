@@ -6,6 +6,8 @@
 
 #include <unordered_set>
 
+#include "module/replace_data.h"
+
 namespace smp::module {
 namespace {
 
@@ -18,7 +20,7 @@ void drop_values(const torch::nn::Module& module, const torch::nn::Module& kept)
   for (const auto& tensor : module.parameters()) {
     if (wanted.count(tensor.unsafeGetTensorImpl()) != 0) continue;
     tensor.mutable_grad().reset();
-    tensor.set_data(at::empty({0}, tensor.options()));
+    replace_data(tensor, at::empty({0}, tensor.options()));
   }
 }
 

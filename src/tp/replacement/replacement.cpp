@@ -200,13 +200,6 @@ class Replacing {
   std::string obstacle(const torch::nn::Module& module, const ReplacementRule& rule) const {
     const auto shared = sharing_.shared_by(module);
     if (!shared.empty()) return "it shares " + shared + " with another module";
-    for (const auto& item : module.named_parameters()) {
-      if (item.value().is_meta()) {
-        return "parameter '" + item.key() +
-               "' has no values yet (smp::delay_param_initialization); build it outside of that "
-               "scope, or use the distributed module itself";
-      }
-    }
     return rule.obstacle(module, tp::TensorParallel::current().size());
   }
 

@@ -66,5 +66,100 @@ TEST(DelayedSlices, AreThoseThatAreDrawnAtOnce) {
   }
 }
 
+struct PlainImpl : torch::nn::Module {
+  PlainImpl()
+      : linear(register_module("linear", nn::Linear(4, 6))),
+        table(register_module("table",
+                              nn::Embedding(torch::nn::EmbeddingOptions(7, 4).padding_idx(-2)))),
+        norm(register_module("norm", nn::LayerNorm(torch::nn::LayerNormOptions({4})))),
+        layer(register_module("layer", nn::DecoderLayer(nn::DecoderLayerOptions(
+                                           nn::GroupedQueryAttentionOptions(6, 3).bias(true),
+                                           nn::GatedMlpOptions(6, 5), nn::RMSNormOptions(6))))),
+        experts(register_module("experts", nn::MixtureOfExperts(nn::MixtureOfExpertsOptions(
+                                               nn::GatedMlpOptions(4, 6), 3, 2)))) {
+    const torch::NoGradGuard no_grad;
+    linear->weight.mul_(2);
+  }
+  at::Tensor forward(const at::Tensor& x) { return norm(linear(x).narrow(1, 0, 4)); }
+  nn::Linear linear;
+  nn::Embedding table;
+  nn::LayerNorm norm;
+  nn::DecoderLayer layer;
+  nn::MixtureOfExperts experts;
+};
+SMP_MODULE(Plain);
+
+/// What rank `of_rank` of two has of a plain model that is spread. @param order  nothing: not
+/// delayed
+Values spread_on_rank(std::optional<InitOrder> order, const char* layout, int of_rank) {
+  Values values;
+  Config config;
+  config.tensor_parallel_degree = 2;
+  config.optimize = layout;
+  run_local(2,
+            [&] {
+              torch::manual_seed(6);
+              Plain net{nullptr};
+              {
+                std::optional<delay_param_initialization> delayed;
+                if (order) delayed.emplace(*order);
+                net = Plain();
+              }
+              set_tensor_parallelism(net);
+              DistributedModel model(net);
+              EXPECT_EQ(net->linear->weight.is_meta(), order.has_value());
+              model.place();
+              EXPECT_TRUE(model.is_distributed_parameter(net->linear->weight));
+              if (rank() != of_rank) return;
+              for (const auto& [name, value] : model.local_named_parameters()) {
+                values[name] = value.detach().clone();
+              }
+            },
+            config, {1});
+  return values;
+}
+
+TEST(DelayedSlices, OfPlainModulesAreThoseThatAreDrawnAtOnce) {
+  for (const auto* layout : {"speed", "memory"}) {
+    for (const int of_rank : {0, 1}) {
+      const auto expected = spread_on_rank(std::nullopt, layout, of_rank);
+      const auto delayed = spread_on_rank(InitOrder::kAsWritten, layout, of_rank);
+      ASSERT_EQ(delayed.size(), expected.size());
+      for (const auto& [name, value] : expected) {
+        EXPECT_TRUE(at::equal(delayed.at(name), value))
+            << name << " on rank " << of_rank << ", " << layout;
+      }
+    }
+  }
+}
+
+/// Each parameter has a stream of its own, of which both ranks draw the same.
+TEST(DelayedSlices, OfPlainModulesAreOfOneWholeByPath) {
+  Values whole;
+  run_local(1,
+            [&] {
+              torch::manual_seed(6);
+              Plain net{nullptr};
+              {
+                const delay_param_initialization delayed(InitOrder::kByPath);
+                net = Plain();
+              }
+              DistributedModel model(net);
+              model.place();
+              for (const auto& [name, value] : model.local_named_parameters()) {
+                whole[name] = value.detach().clone();
+              }
+            },
+            {}, {1});
+  for (const int of_rank : {0, 1}) {
+    const auto own = spread_on_rank(InitOrder::kByPath, "speed", of_rank);
+    for (const auto* name : {"table.weight", "linear.weight"}) {
+      EXPECT_TRUE(at::equal(own.at(name), whole.at(name).chunk(2, 1)[of_rank])) << name;
+    }
+    const std::string gate = "layer.mlp.gate_proj.weight";
+    EXPECT_TRUE(at::equal(own.at(gate).narrow(0, 0, 2), whole.at(gate).narrow(0, 3 * of_rank, 2)));
+  }
+}
+
 }  // namespace delayed_slices_test
 }  // namespace smp::tp
