@@ -10,6 +10,7 @@
 #include "api/planning/memory_guard.h"
 #include "api/planning/plan_decision.h"
 #include "api/planning/rank_planner.h"
+#include "api/planning/trial_warnings.h"
 #include "api/rank/agreement.h"
 #include "api/rank/rank.h"
 #include "api/rank/shared_warnings.h"
@@ -86,6 +87,9 @@ std::vector<PlannedModel> make_plans(Rank& rank, SharedWarnings& warnings,
     made[i].used = !texts[2 * i].empty();
     if (!made[i].used) continue;
     made[i].plan = PartitionPlan::from_json(texts[2 * i], "the plan of rank 0");
+    if (rank.topology().rank() == 0 && made[i].plan.summary()) {
+      warn_of_unrouted_cost(*models[i].description, made[i].plan);
+    }
     made[i].state_known = rank.is_first_stage() && texts[2 * i + 1] == kStateKnown;
     partitioning::check_plan(made[i].plan, models[i].description->tree, machine.stages,
                              "the plan of rank 0");

@@ -1,6 +1,9 @@
 // api/planning/trial_warnings.cpp: each says what is done instead, and what helps.
 #include "api/planning/trial_warnings.h"
 
+#include <cmath>
+
+#include "api/model/module_types.h"
 #include "base/check.h"
 #include "base/log.h"
 
@@ -32,6 +35,34 @@ void warn_of_silent_nodes(const std::vector<simulate::Trace>& traces) {
     base::log(base::LogLevel::kWarning, "what autograd's ", name,
               " keeps for its backward is not known (a node written by hand, or a tensor that "
               "was changed in place after it was saved); the plan's activations lack it");
+  }
+}
+
+void warn_of_unrouted_cost(const ModelDescription& model, const PartitionPlan& plan) {
+  constexpr double kTooMuch = 1.5;  // shares of a stage
+  const auto& rows = plan.rows();
+  std::vector<double> held(rows.size(), 0);  // by the routed module that runs them
+  std::vector<std::size_t> costliest(rows.size(), 0);
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    if (model.routed[i] != nullptr) continue;
+    auto above = static_cast<std::size_t>(model.tree.nodes[i].parent);
+    while (above > 0 && model.routed[above] == nullptr) {
+      above = static_cast<std::size_t>(model.tree.nodes[above].parent);
+    }
+    held[above] += rows[i].cost;
+    auto& most = costliest[above];
+    if (most == 0 || rows[i].cost > rows[most].cost) most = i;
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (plan.pp_size() < 2 || held[i] * plan.pp_size() < kTooMuch) continue;
+    const auto& example = rows[costliest[i]].path;
+    base::log(
+        base::LogLevel::kWarning, "module '", rows[i].path.empty() ? "<root>" : rows[i].path, "' (",
+        ModuleTypes::name_of(*model.modules[i]), ") holds ", std::lround(100 * held[i]),
+        " % of the model's cost in modules that cannot be on ", "other stages than it, '", example,
+        "' (", ModuleTypes::name_of(*model.modules[costliest[i]]),
+        ") among them; declare their classes with SMP_MODULE in place of TORCH_MODULE, and use "
+        "smp::nn in place of torch::nn");
   }
 }
 

@@ -1,10 +1,13 @@
-// api/planning/trial_warnings.h: what a trial run could not find out, for people to read.
+// api/planning/trial_warnings.h: what a trial run could not find out, or showed to stand in a
+// plan's way, for people to read.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "api/model/describe_model.h"
 #include "simulate/trace.h"
+#include "smp/plan.h"
 
 namespace smp {
 
@@ -24,6 +27,10 @@ void warn_of_repeats();
 
 /// Warns of nodes of which the traces do not have what they keep.
 void warn_of_silent_nodes(const std::vector<simulate::Trace>& traces);
+
+/// Warns of the module that holds more than its stage's share of the cost in modules that are not
+/// routed, and so stay with it.
+void warn_of_unrouted_cost(const ModelDescription& model, const PartitionPlan& plan);
 
 /// Warns that modules are counted, because the trial failed.
 /// @param no_values  why it had shapes only, as half a sentence; nullptr: it had values
