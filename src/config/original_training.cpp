@@ -341,7 +341,7 @@ OriginalSection placement() {
            "DistributedAttentionLayer.EqualsPlainAttention"},
           {"tensor_parallelism(fused_bias_gelu)", "",
            "LibTorch has no such kernel; values would be the same",
-           "DistributedTransformerOutputLayer.EqualsTwoProducts"},
+           "DistributedTransformerOutputLayer.EqualsItsProducts"},
           {"tensor_parallelism(flash_attention)", "`smp::nn::DistributedGroupedQueryAttention`",
            "calls LibTorch's scaled_dot_product_attention, which chooses the kernel; "
            "DistributedAttentionLayer makes its scores, [B, heads, S, S]",

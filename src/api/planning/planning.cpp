@@ -28,7 +28,8 @@ Facts modules_of(const std::vector<ModelToPlan>& models) {
   for (const auto& model : models) {
     const auto& tree = model.description->tree;
     const std::vector<int> all_on_first(tree.nodes.size(), 0);
-    for (const auto& row : partitioning::plan_of(tree, all_on_first, 1).rows()) {
+    const auto plan = partitioning::plan_of(tree, all_on_first, 1);
+    for (const auto& row : plan.rows()) {
       facts.push_back({partitioning::quoted_path(row.path),
                        row.parameters.empty() ? "without parameters" : row.parameters});
       order = base::mix_key(order, row.path);
