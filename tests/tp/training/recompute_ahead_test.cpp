@@ -17,6 +17,11 @@ namespace smp::tp {
 namespace recompute_ahead_test {
 
 using namespace every_layer;
+// Files that are joined with this one have others of these names.
+using every_layer::kMicrobatches;
+using every_layer::kSteps;
+using every_layer::sgd;
+using every_layer::train_in_one_process;
 using server::RecomputeAhead;
 
 constexpr RecomputeAhead::Credit kNone{.one_call = false}, kOne{.one_call = true},
