@@ -52,7 +52,7 @@ SMP_MODULE(Stack);
 
 /// Returns the bytes between forward and backward beyond those before.
 double held_bytes(const Sizes& sizes, const std::string& again, int argc, char** argv) {
-  Config config{.transport = "local", .intra_op_threads = 1};
+  Config config{.intra_op_threads = 1};
   config.checkpoint_modules = again;
   config.plan_cache = "off";
   std::int64_t held = 0;
