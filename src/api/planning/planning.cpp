@@ -21,8 +21,13 @@
 namespace smp {
 namespace {
 
-/// Returns the modules of all models, and what each holds.
-Facts modules_of(const std::vector<ModelToPlan>& models) {
+/// The modules of all models.
+struct Modules {
+  Facts facts;              ///< what each holds
+  std::uint64_t order = 0;  ///< a hash of their order
+};
+
+Modules modules_of(const std::vector<ModelToPlan>& models) {
   Facts facts = {{"the number of models", std::to_string(models.size())}};
   std::uint64_t order = 0;
   for (const auto& model : models) {
@@ -35,8 +40,7 @@ Facts modules_of(const std::vector<ModelToPlan>& models) {
       order = base::mix_key(order, row.path);
     }
   }
-  facts.push_back({"the order of modules", std::to_string(order)});
-  return facts;
+  return {std::move(facts), order};
 }
 
 void require_equal_models(const Rank& rank, const std::vector<ModelToPlan>& models) {
@@ -48,8 +52,11 @@ void require_equal_models(const Rank& rank, const std::vector<ModelToPlan>& mode
     }
   }
   const auto ranks = rank.groups().training_ranks();
-  require_same(ranks, modules_of(models), "the models of the ranks",
+  const auto modules = modules_of(models);
+  require_same(ranks, modules.facts, "the models of the ranks",
                "build the same model on every rank, before the first step");
+  require_equal_hashes(ranks, modules.order, "the order of their modules",
+                       "build the same model on every rank, before the first step");
   std::vector<const ModelDescription*> descriptions;
   descriptions.reserve(models.size());
   for (const auto& model : models) descriptions.push_back(model.description);

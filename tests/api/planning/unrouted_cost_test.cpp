@@ -62,7 +62,7 @@ std::string told() {
 
 TEST(UnroutedCost, IsTold) {
   EXPECT_THAT(told<PlainNet>(),
-              AllOf(HasSubstr("module 'stack' (PlainStack) holds "),
+              AllOf(HasSubstr("module 'stack' (Stack) holds "),
                     HasSubstr("'stack.l0' (Linear) among them"), HasSubstr("SMP_MODULE")));
   EXPECT_THAT(told<RoutedNet>(), Not(HasSubstr("SMP_MODULE")));
 }
