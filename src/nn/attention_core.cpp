@@ -7,8 +7,8 @@
 namespace smp::nn {
 
 AttentionCoreImpl::AttentionCoreImpl(double probability) : dropout(probability) {
-  SMP_REQUIRE(dropout >= 0 && dropout < 1, "AttentionCore: dropout is ", dropout,
-              ", must be in [0, 1)");
+  SMP_REQUIRE(dropout >= 0 && dropout <= 1, "AttentionCore: dropout is ", dropout,
+              ", must be in [0, 1]");
 }
 
 at::Tensor AttentionCoreImpl::forward(const at::Tensor& query, const at::Tensor& key,

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <variant>
@@ -126,7 +127,10 @@ struct Codec<codec_slices_test::Strict> {
   static Strict slice(const Strict& strict, int microbatch, int microbatches) {
     return {strict.rows.chunk(microbatches).at(static_cast<std::size_t>(microbatch))};
   }
-  static std::int64_t rows(const Strict& strict) { return strict.rows.size(0); }
+  static std::int64_t rows(const Strict& strict) {
+    if (!strict.rows.defined()) throw std::invalid_argument("there are none");
+    return strict.rows.size(0);
+  }
 };
 
 template <>

@@ -107,7 +107,8 @@ TEST(OriginalCalls, BackwardTakesSeveralRootsAndKeepsGraphs) {
   auto plain = make_net();
   for (const auto& x : batch().chunk(2)) {
     const auto y = plain->forward(x);
-    torch::autograd::backward({y.sum() / 2, y}, {Tensor(), torch::ones_like(y) / 2});
+    torch::autograd::backward({y.sum() / 2, y}, {Tensor(), torch::ones_like(y) / 2},
+                              /*retain_graph=*/true);
     (y.pow(2).sum() / 2).backward();
   }
   run_local(

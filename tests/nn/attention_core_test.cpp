@@ -102,7 +102,7 @@ TEST(AttentionCore, RefusesWhatDoesNotFit) {
               HasSubstr("K divides H"));
   EXPECT_THAT(refusal<UsageError>([&] { core(in.query, in.key, in.key.narrow(2, 0, 2)); }),
               HasSubstr("values [2, 6, 2, 4]"));
-  EXPECT_THAT(refusal<UsageError>([] { AttentionCore(1.0); }), HasSubstr("must be in [0, 1)"));
+  EXPECT_THAT(refusal<UsageError>([] { AttentionCore(1.5); }), HasSubstr("must be in [0, 1]"));
 }
 
 /// With dropout the weights of all heads are kept several times over.

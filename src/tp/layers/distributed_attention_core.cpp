@@ -9,8 +9,8 @@ namespace smp::nn {
 
 DistributedAttentionCoreImpl::DistributedAttentionCoreImpl(double probability)
     : dropout(probability) {
-  SMP_REQUIRE(dropout >= 0 && dropout < 1, "DistributedAttentionCore: dropout is ", dropout,
-              ", must be in [0, 1)");
+  SMP_REQUIRE(dropout >= 0 && dropout <= 1, "DistributedAttentionCore: dropout is ", dropout,
+              ", must be in [0, 1]");
 }
 
 at::Tensor DistributedAttentionCoreImpl::forward(const at::Tensor& query, const at::Tensor& key,
