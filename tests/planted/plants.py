@@ -90,8 +90,8 @@ PLANTS = [
           "make_reducer(groups.replicas(), whole, copies)", "make_reducer(groups.replicas(), whole, "
           "groups.num_replicas())", [ADDED]),
     Plant("what is in .grad counts for each replica", "src/api/replicas/replica_gradients.cpp",
-          "      } else if (terms != 1) {\n        gradient.div_(terms);", "      } else if (terms < 1) {\n"
-          "        gradient.div_(terms);", [("test_api", "ReplicaSteps.*:OptimizerShards.*")]),
+          "      } else if (parameter.terms != 1) {\n        gradient.div_(parameter.terms);",
+          "      } else if (parameter.terms < 1) {\n        gradient.div_(parameter.terms);", [("test_api", "ReplicaSteps.*:OptimizerShards.*")]),
     Plant("gradient not cloned", "src/server/sums/leaf_update.cpp",
           "  own_storage(leaf.variable, gradients[0]);\n", "", [SERVER, API]),
     Plant("wrong microbatch weight", "src/api/step/microbatches.cpp",

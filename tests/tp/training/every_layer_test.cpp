@@ -128,7 +128,7 @@ void train_and_compare(const Way& way, const Reference& reference, int steps, do
       // A token whose choice hangs on a rounding may pass another expert.
       const bool routed = way.sixteen_bits() && name.rfind("mixture.", 0) == 0;
       expect_near(parameter.grad().to(at::kDouble), own_part(slices, parameter, whole),
-                  routed ? 4 * tolerance : tolerance, "gradient of " + name);
+                  routed ? 2 * tolerance : tolerance, "gradient of " + name);
     }
     trained.step_optimizer();
   }
@@ -185,11 +185,11 @@ TEST(EveryLayer, IsThatOfOneProcessInStaticMode) {
   }
 }
 
-/// bfloat16 has 8 bits: what a layer returns is off by up to 1/512 of itself, and gradients pass a
-/// dozen layers, of which ranks round partial sums. A part that is missing or counts twice is off
-/// by a half.
+/// bfloat16 has 8 bits: what a layer returns is off by up to 1/512 of itself, and gradients pass
+/// two dozen layers, of which ranks round partial sums. A part that is missing or counts twice is
+/// off by a half.
 TEST(EveryLayer, IsNearlyThatOfOneProcessIn16Bits) {
-  constexpr double kTolerance = 0.06;
+  constexpr double kTolerance = 0.2;
   for (const auto* precision : {"amp", "bf16", "bf16_sr"}) {
     const auto stored = std::string(precision) == "amp" ? at::kDouble : at::kBFloat16;
     const auto reference = train_in_one_process(2, stored);
