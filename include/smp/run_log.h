@@ -71,8 +71,10 @@ class SMP_API RunLog {
   StepTiming measure();
 
   /// Appends a line to metrics.jsonl: the number of the step, counted from 1 (after
-  /// RunLogOptions::lines_before), these numbers in their order, and the last measure(). "loss" is
-  /// what loss.svg shows. Does nothing on other ranks than 0.
+  /// RunLogOptions::lines_before), these numbers in their order, the last measure(), and where the
+  /// program has a GradScaler its factor and the steps that it has skipped so far, as of its last
+  /// update(): "loss_scale" and "skipped_steps", unless `numbers` has such names. "loss" is what
+  /// loss.svg shows. Does nothing on other ranks than 0.
   /// @throws UsageError  after finish().
   void append(const std::vector<std::pair<std::string, double>>& numbers);
 

@@ -76,9 +76,10 @@ inline constexpr int kAllPpRanks = -1;
 ///                     DistributedModel), or is not initialised yet.
 SMP_API StateDict state_dict(const torch::nn::Module& module);
 
-/// Copies the values of `dict` into `module`, as PyTorch does; dtypes are converted. For a tensor
-/// with several names one of them is enough. An expanded tensor, elements of which share memory,
-/// takes values that repeat likewise. Nothing is changed if something is refused.
+/// Copies the values of `dict` into `module`, as PyTorch does; dtypes are converted, with a warning
+/// of what is lost where the module's hold less. For a tensor with several names one of them is
+/// enough. An expanded tensor, elements of which share memory, takes values that repeat likewise.
+/// Nothing is changed if something is refused.
 /// @param module  gets the values
 /// @param dict    has them, by name
 /// @param strict  names that only one of both has are an error, and so are different values for the

@@ -41,6 +41,7 @@ struct GradScalerOptions {
 ///     scaler.step(optimizer);
 ///     scaler.update();
 ///
+/// A RunLog writes the factor and how many steps were skipped, as of the last update().
 /// Threads: the rank's, outside of steps but for scale(), which bodies call.
 class SMP_API GradScaler {
  public:

@@ -34,7 +34,8 @@ namespace nn {
 /// reduce-scatters do then, 4·(T-1)/T·N·S·W elements forward; leaving the layer is an all-gather
 /// more, and so is the backward of entering it. Of what its products read a rank keeps its own
 /// positions, and backward gathers the others again, 2·(T-1)/T·N·S·W. Where each rank has samples
-/// of its own it is "speed", which cuts the batch.
+/// of its own it is "speed", which cuts the batch. In a row of L such layers the state stays cut
+/// from one to the next, and they send (4·L+1) and (6·L+1)·(T-1)/T·N·S·W together.
 class SMP_API DistributedDecoderLayerImpl : public torch::nn::Module {
  public:
   /// Makes this rank's slices of a new layer, which starts from the values of nn::DecoderLayer

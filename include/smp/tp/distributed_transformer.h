@@ -79,7 +79,9 @@ struct TransformerOutputLayerOptions {
   std::int64_t hidden_size = 1024;
   std::int64_t intermediate_size = 4096;  ///< a multiple of T
   double hidden_dropout_prob = 0.1;
-  std::string activation = "gelu";  ///< or "gelu_tanh", its approximation in GPT-2; or "relu"
+  /// Or "gelu_tanh", its approximation in GPT-2, or "relu"; with a gate beside the first product
+  /// "swiglu", "geglu", "geglu_tanh" or "reglu".
+  std::string activation = "gelu";
   double layernorm_epsilon = 1e-5;
   double initializer_range = 0.02;
   bool use_normal_initialization = false;
