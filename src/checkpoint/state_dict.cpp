@@ -61,8 +61,8 @@ StateDict renamed(const StateDict& dict,
 }  // namespace
 
 StateDict without_prefix(const StateDict& dict, const std::string& prefix) {
-  return renamed(dict,
-                 [&](const std::string& name) { return checkpoints::without_prefix(name, prefix); });
+  return renamed(
+      dict, [&](const std::string& name) { return checkpoints::without_prefix(name, prefix); });
 }
 
 StateDict with_prefix(const StateDict& dict, const std::string& prefix) {

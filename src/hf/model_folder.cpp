@@ -77,7 +77,7 @@ void ModelFolder::write(std::size_t index, const at::Tensor& values) {
   if (!shard.writer) {
     SMP_ASSERT(shard.written == 0, shard.name);
     shard.writer = std::make_unique<checkpoints::SafetensorsWriter>(path(shard.written_as),
-                                                                   shard.tensors, metadata_);
+                                                                    shard.tensors, metadata_);
   }
   shard.writer->write(place, values);
   if (++shard.written < shard.tensors.size() || shards_.size() == 1) return;

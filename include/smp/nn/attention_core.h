@@ -25,7 +25,7 @@ namespace nn {
 class SMP_API AttentionCoreImpl : public torch::nn::Module {
  public:
   /// @param dropout  the probability with which a weight of the attention is dropped in training
-  /// @throws UsageError  it is not in [0, 1).
+  /// @throws UsageError  it is not in [0, 1].
   explicit AttentionCoreImpl(double dropout = 0);
 
   /// Attends from each query to the keys.

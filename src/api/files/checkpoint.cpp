@@ -144,8 +144,8 @@ std::unordered_map<std::string, std::size_t> numbers_by_name(
 /// Returns an offer of the tensors of `files` that this rank reads, under those of their names that
 /// the model knows.
 checkpoints::Offer offer_of_files(const std::shared_ptr<const SafetensorsSet>& files,
-                                 const std::vector<checkpoints::NamedTensor>& tensors,
-                                 const FileShare& share) {
+                                  const std::vector<checkpoints::NamedTensor>& tensors,
+                                  const FileShare& share) {
   const auto known = numbers_by_name(tensors);
   std::set<std::string> stored;
   for (const auto& entry : files->tensors()) stored.insert(entry.info.name);

@@ -138,7 +138,8 @@ class ModelLoad {
         source_(base::concat(what, ": ", offer.source)),
         exchange_(std::in_place, ranks, offer, what) {
     exchange_->agree(checkpoints::attempt([&] {
-      plan_ = checkpoints::plan_load(whole_.shapes(tensors_), exchange_->tensors(), strict, source_);
+      plan_ =
+          checkpoints::plan_load(whole_.shapes(tensors_), exchange_->tensors(), strict, source_);
       require_writable(what);
     }));
     exchange_->require_same(same_values(strict));

@@ -55,7 +55,7 @@ LoadResult load_module(torch::nn::Module& module, const checkpoints::Offer& offe
 /// @param targets  what will be written: a tensor of `dict` that lies in the memory of another
 ///                 one's target is offered as a copy
 checkpoints::Offer offer_of(StateDict dict,
-                           const std::vector<checkpoints::NamedTensor>& targets = {});
+                            const std::vector<checkpoints::NamedTensor>& targets = {});
 
 /// Returns why `tensor`, called `name`, has no values that could be loaded or saved; empty if it
 /// has.

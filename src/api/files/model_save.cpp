@@ -47,7 +47,7 @@ class WordOfTheFile {
   /// Waits for that. @throws what went wrong there
   void hear() const {
     checkpoints::throw_described(ranks_.hear(number_, writer_, kWhat).bytes,
-                                base::concat("rank ", writer_));
+                                 base::concat("rank ", writer_));
   }
 
  private:

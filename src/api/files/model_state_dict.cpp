@@ -63,8 +63,8 @@ LoadResult load_module(torch::nn::Module& module, const checkpoints::Offer& offe
   const auto tensors = tensors_of(module);
   require_values_here(tensors, what);
   SMP_REQUIRE(offer.problem.empty(), what, ": ", offer.problem);
-  auto plan =
-      checkpoints::plan_load(tensors, offer.tensors, strict, base::concat(what, ": ", offer.source));
+  auto plan = checkpoints::plan_load(tensors, offer.tensors, strict,
+                                     base::concat(what, ": ", offer.source));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!plan.sources[i]) continue;
     const auto problem = checkpoints::problem_with_target(tensors[i].names[0], tensors[i].tensor);
@@ -80,7 +80,7 @@ LoadResult load_module(torch::nn::Module& module, const checkpoints::Offer& offe
     if (plan.sources[i]) checkpoints::load_offered(tensors[i].tensor, offer, *plan.sources[i]);
   }
   checkpoints::warn_of_narrowing(tensors, offer.tensors, plan,
-                                base::concat(what, ": ", offer.source));
+                                 base::concat(what, ": ", offer.source));
   return plan.result;
 }
 

@@ -100,7 +100,7 @@ d2d::Communicator state_holders(d2d::Communicator unsharded) {
 /// whole when it is read, by all ranks that share the parameter: with sharded state only these have
 /// it.
 checkpoints::Offer whole_offer(const StateDict& local, const ParameterNames& names,
-                              const std::shared_ptr<const WholeTensors>& whole) {
+                               const std::shared_ptr<const WholeTensors>& whole) {
   checkpoints::Offer offer;
   std::vector<std::pair<at::Tensor, at::Tensor>> values;  // parameter and state
   for (const auto& [name, tensor] : local) {
