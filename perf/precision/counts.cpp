@@ -2,17 +2,16 @@
 #include "precision/counts.h"
 
 #include <ATen/ATen.h>
-#include <ATen/record_function.h>
 #include <torch/optim/sgd.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "api/rank/rank.h"
 #include "base/check.h"
 #include "precision/ways.h"
 #include "smp/smp.h"
+#include "support/weight_casts.h"
 
 namespace smp::perf::precision_program {
 namespace {
@@ -54,31 +53,6 @@ double bytes_of_chain(const Way& way) {
 
 constexpr std::int64_t kSize = 96;  // of a weight, and of nothing else
 
-int casts = 0;
-
-std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction&) { return nullptr; }
-
-void note(const at::RecordFunction& function, at::ObserverContext*) {
-  const auto& outputs = function.outputs();
-  const bool cast = std::string(function.name()) == "aten::_to_copy" && outputs.size() == 1 &&
-                    outputs[0].isTensor() && outputs[0].toTensor().scalar_type() == at::kBFloat16 &&
-                    outputs[0].toTensor().sizes() == at::IntArrayRef({kSize, kSize});
-  if (cast) ++casts;
-}
-
-/// Counts casts of weights while it lives.
-class Counting {
- public:
-  Counting() { casts = 0; }
-  ~Counting() { at::removeCallback(handle_); }
-  Counting(const Counting&) = delete;
-  Counting& operator=(const Counting&) = delete;
-
- private:
-  const at::CallbackHandle handle_ =
-      at::addGlobalCallback(at::RecordFunctionCallback(begin, note).needsOutputs(true));
-};
-
 }  // namespace
 
 void report_bytes(Report& report) {
@@ -99,13 +73,13 @@ void report_casts(Report& report) {
     DistributedOptimizer optimizer(model, torch::optim::SGD(net->parameters(), 1e-3));
     auto train = smp::step(
         [&](const Tensor& x) { model.backward(model(x).to(at::kFloat).square().mean()); });
-    const Counting counting;
+    const support::WeightCasts casts(kSize);
     for (int step = 0; step < kSteps; ++step) {
       optimizer.zero_grad();
       train(at::ones({kTurns * 4, kSize}));
       optimizer.step();
     }
-    counted = casts;
+    counted = casts.count();
   };
   run_local(1, body, config_of(kAmp, kTurns), {.seed = 1});
   report.add("casts.per_weight_and_step", static_cast<double>(counted) / (kWeights * kSteps), "1",

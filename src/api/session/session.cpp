@@ -246,6 +246,32 @@ Session start_planning(int& argc, char** argv, const Config& config, const PlanR
   return Session(std::make_unique<RankSession>(std::move(parts)));
 }
 
+/// Takes the settings, the device and the plan file that they name; all ranks give the same.
+/// Returns how the run of the plan file was made.
+RecordedRun read_settings(RankParts& parts, int& argc, char** argv, const Config& config) {
+  prepare_together(*parts.mpi, [&] {
+    check_torch_version();
+    module::require_distinct_calls();
+    parts.config = resolve(argc, argv, config, parts.mpi->size());
+    parts.device = take_device(parts.config.values().device, parts.mpi->local_rank());
+    SMP_REQUIRE(parts.config.values().transport != "local", "transport \"",
+                parts.config.values().transport,
+                "\": ranks of one process start with smp::run_local, not with smp::init");
+  });
+  RecordedRun as_in;
+  prepare_together(*parts.mpi, [&] {
+    as_in = recorded_run(parts.config);
+    parts.plan_file = plan_file_of(parts.config);
+  });
+  prepare_together(*parts.mpi, [&] {
+    require_same([&](const std::string& own) { return parts.mpi->all_gather(own); },
+                 all_ranks(*parts.mpi), settings_of(parts.config, as_in),
+                 "the settings of the ranks",
+                 "give every rank the same flags, environment and configuration file");
+  });
+  return as_in;
+}
+
 }  // namespace
 
 Session init(int& argc, char** argv, const Config& config) { return start(argc, argv, config, {}); }
@@ -267,26 +293,7 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   show_pulse(*parts.mpi);
   parts.end_signals = std::make_unique<base::EndSignals>();
   parts.exit_watch = std::make_unique<base::ExitWatch>();
-  prepare_together(*parts.mpi, [&] {
-    check_torch_version();
-    module::require_distinct_calls();
-    parts.config = resolve(argc, argv, config, parts.mpi->size());
-    parts.device = take_device(parts.config.values().device, parts.mpi->local_rank());
-    SMP_REQUIRE(parts.config.values().transport != "local", "transport \"",
-                parts.config.values().transport,
-                "\": ranks of one process start with smp::run_local, not with smp::init");
-  });
-  RecordedRun as_in;
-  prepare_together(*parts.mpi, [&] {
-    as_in = recorded_run(parts.config);
-    parts.plan_file = plan_file_of(parts.config);
-  });
-  prepare_together(*parts.mpi, [&] {
-    require_same([&](const std::string& own) { return parts.mpi->all_gather(own); },
-                 all_ranks(*parts.mpi), settings_of(parts.config, as_in),
-                 "the settings of the ranks",
-                 "give every rank the same flags, environment and configuration file");
-  });
+  const auto as_in = read_settings(parts, argc, argv, config);
   warn_of_lone_ranks(parts.mpi->size());
   if (rank == 0) warn_of_other_ranks(as_in, parts.config.values().plan_file, parts.mpi->size());
   parts.watch = watch_ranks(parts.config.values(), [] { d2d::MpiSession::abort_job(1); });

@@ -1,11 +1,9 @@
 // How often a step casts a weight under autocast, and that gradients are those of one process.
 #include <ATen/autocast_mode.h>
-#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "api/two_ranks.h"
+#include "support/weight_casts.h"
 
 namespace smp {
 namespace autocast_casts_test {
@@ -20,32 +19,6 @@ namespace autocast_casts_test {
 using at::Tensor;
 
 constexpr std::int64_t kSize = 23;  // of a weight, and of nothing else
-
-std::atomic<int> casts = 0;
-
-std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction&) { return nullptr; }
-
-void note(const at::RecordFunction& function, at::ObserverContext*) {
-  const auto& outputs = function.outputs();
-  const bool cast = std::string(function.name()) == "aten::_to_copy" && outputs.size() == 1 &&
-                    outputs[0].isTensor() && outputs[0].toTensor().dim() == 2 &&
-                    outputs[0].toTensor().scalar_type() == at::kBFloat16 &&
-                    outputs[0].toTensor().sizes() == at::IntArrayRef({kSize, kSize});
-  if (cast) ++casts;
-}
-
-/// Counts casts of weights while it lives.
-class Counting {
- public:
-  Counting() { casts = 0; }
-  ~Counting() { at::removeCallback(handle_); }
-  Counting(const Counting&) = delete;
-  Counting& operator=(const Counting&) = delete;
-
- private:
-  const at::CallbackHandle handle_ =
-      at::addGlobalCallback(at::RecordFunctionCallback(begin, note).needsOutputs(true));
-};
 
 /// Whether modules use their weight without history first.
 bool peeks = false;
@@ -126,12 +99,12 @@ std::vector<int> casts_of_steps(int stages) {
                     [&](Tensor x) { model.backward(model(x).to(at::kFloat).square().mean()); });
                 for (int step = 0; step < kSteps; ++step) {
                   optimizer.zero_grad();
-                  std::optional<Counting> counting;
-                  if (rank() == 0) counting.emplace();
+                  std::optional<support::WeightCasts> casts;
+                  if (rank() == 0) casts.emplace(kSize);
                   smp::barrier();
                   train(inputs());
                   smp::barrier();
-                  if (rank() == 0) counted.push_back(casts);
+                  if (rank() == 0) counted.push_back(casts->count());
                   optimizer.step();
                 }
                 for (const auto& [name, value] : model.local_named_parameters()) {
