@@ -3,17 +3,33 @@
 
 #include <torch/nn/modules/linear.h>
 
+#include "smp/detail/export.h"
 #include "smp/nn/layer.h"
 
 namespace smp {
 
-SMP_NN_LAYER(Identity)
-SMP_NN_LAYER(Linear)
-SMP_NN_LAYER(Flatten)
-SMP_NN_LAYER(Unflatten)
-SMP_NN_LAYER(Bilinear)
+namespace nn {
+
+/// torch::nn::LinearImpl, but that a step under autocast casts its weight once, for all
+/// microbatches: LibTorch's own multiplies by `weight.t()`, and its cache of cast weights leaves
+/// views out (2.13). Threads: any, one at a time.
+class SMP_API LinearImpl : public torch::nn::LinearImpl {
+ public:
+  using torch::nn::LinearImpl::LinearImpl;
+  /// Returns input [*, in_features] times weight^T plus bias: [*, out_features]. Under autocast of
+  /// the input's device one rounding, as at::linear; else the bits of torch::nn::Linear.
+  at::Tensor forward(const at::Tensor& input);
+};
+
+}  // namespace nn
+
+template <>
+inline constexpr bool draws_random_v<nn::LinearImpl> = false;
 
 namespace nn {
+
+/// Like torch::nn::Linear, routed.
+SMP_MODULE(Linear);
 
 using torch::nn::BilinearOptions;
 using torch::nn::FlattenOptions;
@@ -21,4 +37,10 @@ using torch::nn::LinearOptions;
 using torch::nn::UnflattenOptions;
 
 }  // namespace nn
+
+SMP_NN_LAYER(Identity)
+SMP_NN_LAYER(Flatten)
+SMP_NN_LAYER(Unflatten)
+SMP_NN_LAYER(Bilinear)
+
 }  // namespace smp

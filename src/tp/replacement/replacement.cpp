@@ -13,6 +13,7 @@
 #include "module/replace_contents.h"
 #include "smp/detail/routed.h"
 #include "smp/nn/attention_core.h"
+#include "smp/nn/linear.h"
 #include "smp/tp/distributed_decoder_layer.h"
 #include "smp/tp/distributed_embedding.h"
 #include "smp/tp/distributed_gated_mlp.h"
@@ -38,6 +39,7 @@ Rules& rules() {
   static Rules all = [] {
     Rules own;
     add_rule<torch::nn::LinearImpl, nn::DistributedLinearImpl>(own);
+    add_rule<nn::LinearImpl, nn::DistributedLinearImpl>(own);
     add_rule<torch::nn::EmbeddingImpl, nn::DistributedEmbeddingImpl>(own);
     add_rule<torch::nn::LayerNormImpl, nn::DistributedLayerNormImpl>(own);
     add_rule<nn::GatedMlpImpl, nn::DistributedGatedMlpImpl>(own);
