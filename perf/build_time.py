@@ -6,13 +6,11 @@ else runs. What was compiled several times counts by its last time; without ccac
 
     CCACHE_DISABLE=1 ./smp build && perf/build_time.py build/release
 """
-import datetime
-import json
-import os
 import pathlib
-import re
 import subprocess
 import sys
+
+from result_file import write_result
 
 
 def read_jobs(folder):
@@ -58,31 +56,14 @@ def measure(folder):
     return [{"metric": metric, "value": round(value, 1), "unit": "s", "note": note} for metric, value, note in rows]
 
 
-def processor():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return "unknown"
-
-
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    root = pathlib.Path(__file__).resolve().parent.parent
     rows = measure(pathlib.Path(sys.argv[1]).resolve())
     compiler = subprocess.run(["c++", "-dumpfullversion"], capture_output=True, text=True).stdout.strip()
-    version = re.search(r"project\(smp VERSION ([0-9.]+)", (root / "CMakeLists.txt").read_text()).group(1)
-    result = {
-        "name": "build",
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "machine": {"processor": processor(), "cores": os.cpu_count(), "load_average": os.getloadavg()},
-        "versions": {"compiler": compiler, "smp": version},
-        "rows": rows,
-    }
     for row in rows:
         print(f"{row['metric']:26} {row['value']:8.1f} {row['unit']}  {row['note']}")
-    folder = pathlib.Path(os.environ.get("SMP_PERF_RESULTS", root / "perf" / "results"))
-    (folder / "build.json").write_text(json.dumps(result, indent=2) + "\n")
+    write_result("build", rows, {"compiler": compiler})
 
 
 if __name__ == "__main__":
