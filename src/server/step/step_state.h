@@ -1,6 +1,8 @@
 // server/step/step_state.h: what lives as long as one step on one rank.
 #pragma once
 
+#include <ATen/autocast_mode.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -55,8 +57,12 @@ struct StepState {
     loss_weights.resize(static_cast<std::size_t>(step_task.microbatches), 1.0);
   }
 
-  /// Notes that work of `phase` for `microbatch` begins on this rank.
+  /// Notes that work of `phase` for `microbatch` begins on this rank. No forward of another one
+  /// will want the weights that autocast has cast, so in the only one's backward they are freed as
+  /// it goes.
   void begins(schedule::Phase phase, int microbatch) {
+    const bool only = task.microbatches == 1;
+    if (only && phase == schedule::Phase::kBackward) at::autocast::clear_cache();
     work.note(phase, microbatch);
     progress.begins(phase, microbatch);
   }
