@@ -369,6 +369,24 @@ void OptimizerShare::load_at_placement(DistributedModelBase& model, State::Load 
   });
 }
 
+/// LibTorch's optimizers leave out parameters without gradients, and say nothing. Those of a
+/// program that fills in gradients by itself are there.
+static void warn_of_missing_backward(const SessionParts& session,
+                                     torch::optim::Optimizer& optimizer) {
+  if (session.rank.topology().rank() != 0) return;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      if (parameter.grad().defined()) return;
+    }
+  }
+  if (!session.state.take_missing_backward()) return;
+  base::log(base::LogLevel::kWarning,
+            "rank 0: smp::DistributedOptimizer::step() after steps whose bodies called no "
+            "model.backward(loss): there are no gradients, and nothing is trained. Call "
+            "model.backward(loss) in the body, or run steps that do not train under "
+            "torch::NoGradGuard");
+}
+
 void OptimizerShare::step() {
   const PublicCall call("smp::DistributedOptimizer::step");
   const auto* session = SessionParts::find_current();
@@ -382,6 +400,7 @@ void OptimizerShare::step() {
                                       schedule::Phase::kOptimizer);
   up_to_date();
   refuse_apart(*session, state.sharded);
+  warn_of_missing_backward(*session, *state.optimizer);
   const Stepping stepping(state.stepping);
   session->state.facts().note_optimizer_step();
   if (state.unowned.empty()) {

@@ -207,7 +207,9 @@ void DistributedModelBase::backward(const at::Tensor& loss, const at::Tensor& gr
 
 void DistributedModelBase::backward(const std::vector<at::Tensor>& tensors,
                                     const std::vector<at::Tensor>& gradients, bool retain_graph) {
-  state_->session().rank.engine().backward(tensors, gradients, retain_graph);
+  const auto& session = state_->session();
+  session.rank.engine().backward(tensors, gradients, retain_graph);
+  session.state.note_backward();
 }
 
 }  // namespace smp
