@@ -7,12 +7,14 @@
 #include <cstddef>
 #include <utility>
 
+#include "d2d/tensors/tensor_data.h"
+
 namespace smp::dp {
 
 BucketRows::BucketRows(std::vector<at::Tensor> tensors, std::vector<int> owners)
     : tensors_(std::move(tensors)), owners_(std::move(owners)) {
   const at::NoGradGuard no_grad;
-  for (const auto& tensor : tensors_) rows_.push_back(tensor.detach().contiguous());
+  for (const auto& tensor : tensors_) rows_.push_back(d2d::contiguous_data(tensor.detach()));
 }
 
 d2d::SumParts BucketRows::parts(int replicas) const {

@@ -9,8 +9,9 @@
 
 namespace smp::dp {
 
-/// Contiguous rows for the tensors of a bucket: the tensors themselves where they are contiguous,
-/// else copies.
+/// Contiguous rows for the tensors of a bucket: the tensors themselves where their elements are
+/// adjacent as they are stored, else copies (of strided ones, and of lazy conjugates and
+/// negatives).
 class BucketRows {
  public:
   /// @param owners  the position in the replicas that owns each tensor; empty: nobody owns any

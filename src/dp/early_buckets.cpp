@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "d2d/tensors/tensor_data.h"
 #include "dp/shard_plan.h"
 
 namespace smp::dp {
@@ -115,7 +116,7 @@ bool EarlyBuckets::is_untouched(const Bucket& bucket) const {
     if (!gradient.is_same(bucket.rows->tensors()[i])) return false;
     if (gradient.const_data_ptr() != data) return false;
     if (static_cast<std::uint32_t>(gradient._version()) != version) return false;
-    if (hash_of(gradient.detach().contiguous()) != hash) return false;
+    if (hash_of(d2d::contiguous_data(gradient.detach())) != hash) return false;
   }
   return true;
 }

@@ -104,6 +104,54 @@ TEST(GradientReducer, TakesTheMeanOfLargeHalves) {
   }
 }
 
+/// Numbers that are conjugated or negated when they are read, as backward of conj() and imag()
+/// gives them; in one replica they are stored as they are.
+std::vector<at::Tensor> lazy_gradients(int replica) {
+  const auto real = at::arange(6, at::kDouble) + replica;
+  const auto complex = at::complex(real, real * 2 - 3);
+  if (replica == 1) return {complex.conj().resolve_conj(), -real};
+  return {complex.conj(), at::_neg_view(real)};
+}
+
+TEST(GradientReducer, AddsUpLazyConjugatesAndNegatives) {
+  std::vector<at::Tensor> expected = lazy_gradients(0);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    expected[i] = (expected[i] + lazy_gradients(1)[i] + lazy_gradients(2)[i]) / kReplicas;
+  }
+  for (const auto& owners : std::vector<std::vector<int>>{{}, {2, 0}}) {
+    d2d::SimulatedJob job(kReplicas, 1);
+    job.on_ranks({0, 1, 2}, [&](int rank, d2d::Communicators& own) {
+      std::vector<at::Tensor> parameters;
+      for (const auto& each : lazy_gradients(rank)) {
+        parameters.push_back(at::zeros_like(each.resolve_conj().resolve_neg()).requires_grad_());
+      }
+      GradientReducer reducer(own.all(), parameters, 1 << 20, 100, 0, owners);
+      for (std::uint64_t step = 1; step <= 2; ++step) {
+        const auto given = lazy_gradients(rank);
+        for (std::size_t i = 0; i < given.size(); ++i) parameters[i].mutable_grad() = given[i];
+        fiber::Event news;
+        reducer.begin_step(step, news);
+        for (std::size_t i = 0; i < given.size(); ++i) reducer.note_final(i);
+        const auto reports = reports_of_all(own, reducer);
+        EXPECT_EQ(reports[0].early.find('+') != std::string::npos, step == 2) << "begun early";
+        EXPECT_EQ(reports[0].early.find('-') == std::string::npos, step == 2) << "begun early";
+        reducer.reduce(reports, step);
+        reducer.end_step();
+        for (std::size_t i = 0; i < given.size(); ++i) {
+          const bool here = owners.empty() || owners[i] == rank;
+          ASSERT_EQ(parameters[i].grad().defined(), here) << "rank " << rank << ", " << i;
+          if (here) {
+            EXPECT_TRUE(at::allclose(parameters[i].grad(), expected[i], 1e-14, 1e-14))
+                << "rank " << rank << ", step " << step << "\n"
+                << parameters[i].grad();
+          }
+        }
+      }
+    });
+    EXPECT_TRUE(job.failures.empty());
+  }
+}
+
 /// Rows 0 and 1 + replica of a table of five.
 at::Tensor sparse_gradient(int replica) {
   const auto rows = at::tensor({0, 1 + replica}, at::kLong).view({1, 2});

@@ -388,5 +388,65 @@ TEST(ReplicaSteps, SaveAfterEvaluationsOfDifferentLength) {
   std::filesystem::remove(path);
 }
 
+/// 3 -> 3 by a complex weight that is stored as its conjugate, as is its gradient after a hook.
+struct ConjugateImpl : torch::nn::Module {
+  ConjugateImpl()
+      : weight(register_parameter("weight", torch::randn({3, 3}, torch::kComplexDouble).conj())) {
+    weight.register_hook([](const Tensor& gradient) { return (gradient * 1.5).conj(); });
+  }
+  Tensor forward(const Tensor& x) {
+    return torch::real(torch::matmul(torch::complex(x, x * 0.5), weight));
+  }
+  Tensor weight;
+};
+SMP_MODULE(Conjugate);
+
+struct ConjugatesImpl : torch::nn::Module {
+  ConjugatesImpl()
+      : first(register_module("first", Conjugate())),
+        second(register_module("second", Conjugate())) {}
+  Tensor forward(const Tensor& x) { return second(torch::tanh(first(x))); }
+  Conjugate first, second;
+};
+SMP_MODULE(Conjugates);
+
+Conjugates make_conjugates() {
+  torch::manual_seed(3);
+  return Conjugates();
+}
+
+TEST(ReplicaSteps, TakeParametersAndGradientsThatAreLazyConjugates) {
+  constexpr int kSteps = 4;
+  auto one = make_conjugates();
+  torch::optim::SGD plain(one->parameters(), 0.1);
+  for (int step = 0; step < kSteps; ++step) {
+    plain.zero_grad();
+    one(torch::cat({rows_of(0, step), rows_of(1, step)})).pow(2).mean().backward();
+    plain.step();
+  }
+  for (const bool shard : {false, true}) {
+    auto config = two_stages();
+    config.shard_optimizer_state = shard;
+    in_replicas(
+        [&] {
+          auto net = make_conjugates();
+          DistributedModel model(net);
+          model.set_partition("second", 1);
+          DistributedOptimizer optimizer(model, torch::optim::SGD(net->parameters(), 0.1));
+          auto train = smp::step([&](Tensor x) { model.backward(model(x).pow(2).mean()); });
+          for (int step = 0; step < kSteps; ++step) {
+            optimizer.zero_grad();
+            train(rows_of(dp_rank(), step));
+            optimizer.step();
+          }
+          for (const auto& [name, parameter] : model.local_named_parameters()) {
+            EXPECT_TRUE(torch::allclose(parameter, one->named_parameters()[name], 1e-12, 1e-13))
+                << name << " on rank " << rank() << (shard ? ", sharded" : "");
+          }
+        },
+        config);
+  }
+}
+
 }  // namespace replica_steps_test
 }  // namespace smp::zoo
