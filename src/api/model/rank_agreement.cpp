@@ -70,7 +70,7 @@ std::vector<Named> tensors_of(const std::vector<const ModelDescription*>& models
 /// True if its values are in memory, in a form that can be read.
 bool is_readable(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && !tensor.is_meta() && !tensor.is_quantized() &&
-         !tensor.is_neg() && !tensor.is_conj() && !deferred::is_delayed(tensor);
+         !deferred::is_delayed(tensor);
 }
 
 /// Returns a hash of type, shape and values; without the values if they are not in memory.

@@ -57,6 +57,21 @@ TEST(RankAgreement, SoIsOneNumberOfTheLastRank) {
   });
 }
 
+/// Values that are conjugated or negated when they are read.
+TEST(RankAgreement, LazyConjugatesAndNegativesAreCompared) {
+  for (const bool conjugate : {true, false}) {
+    on_ranks(2, [&] {
+      nn::Sequential net(nn::Linear(4, 4));
+      const auto values = at::arange(3, at::kDouble) + rank();
+      net->register_parameter(
+          "lazy", conjugate ? at::complex(values, values).conj() : at::_neg_view(values));
+      DistributedModel model(net);
+      EXPECT_THAT(refusal<UsageError>([&] { model.place(); }),
+                  HasSubstr("parameter 'lazy' differs between ranks"));
+    });
+  }
+}
+
 TEST(RankAgreement, ModulesThatOneRankLacksAreNamed) {
   on_ranks(2, [] {
     nn::Sequential net(nn::Linear(4, 4));
