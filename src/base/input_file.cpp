@@ -68,8 +68,10 @@ class NullDevice {
 
 }  // namespace
 
+/// Opening a pipe must not wait for who writes it; of files the flag changes nothing.
 InputFile::InputFile(std::string path)
-    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+    : path_(std::move(path)),
+      descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   SMP_REQUIRE(descriptor_ >= 0, "cannot read ", path_, ": ", std::strerror(errno));
   if (const auto identity = identity_of(descriptor_)) {
     identity_ = *identity;

@@ -25,8 +25,8 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 
 /// True if the file begins as JSON does, and not with the length of a header.
 bool is_index(const std::string& path) {
+  const base::InputFile file(path);  // which refuses what is no file
   if (path.ends_with(".json")) return true;
-  const base::InputFile file(path);
   if (file.size() == 0) return false;
   std::uint64_t begin = 0;
   file.read_at(0, &begin, std::min<std::uint64_t>(file.size(), kLengthBytes));

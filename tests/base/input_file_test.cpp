@@ -2,6 +2,7 @@
 #include "base/input_file.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -67,6 +68,13 @@ TEST_F(InputFiles, KnowWhichTheyAre) {
   const auto second = InputFile(path_).identity();
   std::filesystem::last_write_time(path_, std::filesystem::file_time_type());
   EXPECT_NE(InputFile(path_).identity(), second);
+}
+
+/// Opening a pipe waits until somebody writes to it, which may be never.
+TEST_F(InputFiles, ThatArePipesAreRefusedAtOnce) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_EQ(refusal([&] { InputFile file(path_); }),
+            concat("cannot read ", path_, ": it is no file"));
 }
 
 }  // namespace
