@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,25 +45,48 @@ struct NetImpl : torch::nn::Module {
 };
 SMP_MODULE(Net);
 
-Net make_net() {
-  torch::manual_seed(2);
-  return {};
-}
-
-Tensor inputs() {
-  torch::manual_seed(9);
-  return torch::randn({8, kSize});
-}
+/// Linear layers, which take rows in any number of dimensions.
+struct LinearsImpl : torch::nn::Module {
+  explicit LinearsImpl(bool bias) {
+    const auto options = nn::LinearOptions(kSize, kSize).bias(bias);
+    a = register_module("a", nn::Linear(options));
+    b = register_module("b", nn::Linear(options));
+  }
+  Tensor forward(const Tensor& x) { return b(a(x).tanh()).tanh(); }
+  nn::Linear a{nullptr}, b{nullptr};
+};
+SMP_MODULE(Linears);
 
 constexpr int kMicrobatches = 4, kSteps = 3;
 
+/// A net, and what it is trained with.
+template <class Module>
+struct Case {
+  std::function<Module()> make;
+  Tensor batch;
+  Module made() const {
+    torch::manual_seed(2);
+    return make();
+  }
+};
+
+Tensor inputs(at::IntArrayRef sizes) {
+  torch::manual_seed(9);
+  return torch::randn(sizes);
+}
+
+Case<Net> products() {
+  return {[] { return Net(); }, inputs({8, kSize})};
+}
+
 /// One process, with a region of autocast for each microbatch.
-Net trained_plainly() {
-  auto net = make_net();
+template <class Module>
+Module trained_plainly(const Case<Module>& c) {
+  auto net = c.made();
   torch::optim::SGD optimizer(net->parameters(), 0.1);
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
-    for (const auto& x : inputs().chunk(kMicrobatches)) {
+    for (const auto& x : c.batch.chunk(kMicrobatches)) {
       at::autocast::set_autocast_enabled(at::kCPU, true);
       const auto loss = net->forward(x).to(at::kFloat).square().mean() / kMicrobatches;
       at::autocast::clear_cache();
@@ -74,21 +98,26 @@ Net trained_plainly() {
   return net;
 }
 
+Config config_of(const char* schedule) {
+  Config config;
+  config.precision = "amp";
+  config.microbatches = kMicrobatches;
+  config.plan_cache = "off";
+  config.skip_tracing = true;
+  config.pipeline = schedule;
+  return config;
+}
+
 /// Trains by all schedules; returns the casts of each step.
-std::vector<int> casts_of_steps(int stages) {
+template <class Module>
+std::vector<int> casts_of_steps(int stages, const Case<Module>& c) {
   std::vector<int> counted;
-  const auto plain = trained_plainly();
+  const auto plain = trained_plainly(c);
   for (const char* schedule : {"interleaved", "simple", "1f1b", "zero_bubble"}) {
     SCOPED_TRACE(testing::Message() << schedule << ", " << stages << " stages");
-    Config config;
-    config.precision = "amp";
-    config.microbatches = kMicrobatches;
-    config.plan_cache = "off";
-    config.skip_tracing = true;
-    config.pipeline = schedule;
     run_local(stages,
               [&] {
-                auto net = make_net();
+                auto net = c.made();
                 DistributedModel model(net);
                 model.set_partition("", 0);
                 model.set_partition("a", 0);
@@ -102,7 +131,7 @@ std::vector<int> casts_of_steps(int stages) {
                   std::optional<support::WeightCasts> casts;
                   if (rank() == 0) casts.emplace(kSize);
                   smp::barrier();
-                  train(inputs());
+                  train(c.batch);
                   smp::barrier();
                   if (rank() == 0) counted.push_back(casts->count());
                   optimizer.step();
@@ -111,23 +140,46 @@ std::vector<int> casts_of_steps(int stages) {
                   EXPECT_TRUE(torch::equal(value, plain->named_parameters()[name])) << name;
                 }
               },
-              config, {.seed = 1});
+              config_of(schedule), {.seed = 1});
   }
   return counted;
 }
 
 TEST(AutocastCasts, OneAWeightAndStep) {
   peeks = false;
-  for (const int count : casts_of_steps(1)) EXPECT_EQ(count, 2);
+  for (const int count : casts_of_steps(1, products())) EXPECT_EQ(count, 2);
   // Ranks of one process have one cache, which the one that begins later empties once more.
-  for (const int count : casts_of_steps(2)) EXPECT_LE(count, 2 + 1);
+  for (const int count : casts_of_steps(2, products())) EXPECT_LE(count, 2 + 1);
+}
+
+/// LibTorch's own layer multiplies by a view of its weight, which is cast for each microbatch.
+TEST(AutocastCasts, OneAStepOfLinearLayers) {
+  for (const bool bias : {false, true}) {
+    for (const auto& batch : {inputs({8, kSize}), inputs({8, 3, kSize})}) {
+      SCOPED_TRACE(testing::Message() << "bias " << bias << ", " << batch.dim() << " dimensions");
+      const Case<Linears> c{[bias] { return Linears(bias); }, batch};
+      for (const int count : casts_of_steps(1, c)) EXPECT_EQ(count, 2);
+      for (const int count : casts_of_steps(2, c)) EXPECT_LE(count, 2 + 1);
+    }
+  }
+}
+
+/// LibTorch keeps no cast of a weight that wants no gradient.
+TEST(AutocastCasts, OneAMicrobatchOfFrozenWeights) {
+  const Case<Linears> c{[] {
+                          Linears net(true);
+                          net->b->weight.set_requires_grad(false);
+                          return net;
+                        },
+                        inputs({8, kSize})};
+  for (const int count : casts_of_steps(1, c)) EXPECT_EQ(count, 1 + kMicrobatches);
 }
 
 /// A copy made without history has none: it is made again where a gradient is wanted.
 TEST(AutocastCasts, ACopyWithoutHistoryLosesNoGradients) {
   peeks = true;
-  for (const int count : casts_of_steps(1)) EXPECT_LE(count, 2 * 2);
-  for (const int count : casts_of_steps(2)) EXPECT_LE(count, 2 * 2 + 2);
+  for (const int count : casts_of_steps(1, products())) EXPECT_LE(count, 2 * 2);
+  for (const int count : casts_of_steps(2, products())) EXPECT_LE(count, 2 * 2 + 2);
   peeks = false;
 }
 
