@@ -177,6 +177,7 @@ variable_list BackwardPass::compute(const GraphNode& entry, Targets targets,
     if (target != kNoNode && !is_among(targets, target)) mask.take(i);
   }
   const InsideNode inside;
+  if (auto wide = computed_wide(*entry.node, inputs)) return *std::move(wide);
   return (*entry.node)(std::move(inputs));
 }
 

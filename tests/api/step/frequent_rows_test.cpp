@@ -11,16 +11,36 @@ namespace frequent_rows_test {
 
 using at::Tensor;
 
+/// How a program looks rows up.
+enum class Lookup { kEmbedding, kBag, kIndexSelect, kIndex };
+constexpr Lookup kLookups[] = {Lookup::kEmbedding, Lookup::kBag, Lookup::kIndexSelect,
+                               Lookup::kIndex};
+
 struct TableImpl : torch::nn::Module {
-  TableImpl() { weight = register_parameter("weight", torch::ones({3, 2}, torch::kBFloat16)); }
-  Tensor forward(const Tensor& ids) { return at::embedding(weight, ids); }
+  explicit TableImpl(Lookup how = Lookup::kEmbedding) : lookup(how) {
+    weight = register_parameter("weight", torch::ones({3, 2}, torch::kBFloat16));
+  }
+  Tensor forward(const Tensor& ids) {
+    switch (lookup) {
+      case Lookup::kBag:
+        return std::get<0>(at::embedding_bag(weight, ids, torch::arange(ids.numel())));
+      case Lookup::kIndexSelect:
+        return weight.index_select(0, ids);
+      case Lookup::kIndex:
+        return weight.index({ids});
+      default:
+        return at::embedding(weight, ids);
+    }
+  }
+  const Lookup lookup;
   Tensor weight;
 };
 SMP_MODULE(Table);
 
 struct ReaderImpl : torch::nn::Module {
+  explicit ReaderImpl(Lookup how) : table(register_module("table", Table(how))) {}
   Tensor forward(const Tensor& ids) { return table(ids); }
-  Table table = register_module("table", Table());
+  Table table;
 };
 SMP_MODULE(Reader);
 
@@ -30,11 +50,15 @@ Tensor ids() {  // row 1 a thousand times, row 2 once
   return all;
 }
 
-/// LibTorch's kernel stops at 256, which has no neighbour at a distance of 1.
+/// LibTorch's kernels stop at 256, which has no neighbour at a distance of 1; that of index_select
+/// does not.
 TEST(FrequentRows, LibTorchLosesThem) {
-  Table table;
-  table->forward(ids()).sum().backward();
-  EXPECT_EQ(table->weight.grad()[1][0].item<float>(), 256);
+  for (const auto how : kLookups) {
+    Table table(how);
+    table->forward(ids()).sum().backward();
+    EXPECT_EQ(table->weight.grad()[1][0].item<float>(), how == Lookup::kIndexSelect ? 1000 : 256)
+        << static_cast<int>(how);
+  }
 }
 
 TEST(FrequentRows, AreAddedUpInFloat32) {
@@ -42,10 +66,13 @@ TEST(FrequentRows, AreAddedUpInFloat32) {
   config.microbatches = 2;
   config.loss = "sum";
   config.plan_cache = "off";
-  for (const int stages : {1, 2}) {
+  for (const int number : {0, 1, 2, 3, 4, 5, 6, 7}) {
+    const int stages = 1 + number % 2;
+    const auto how = kLookups[number / 2];
+    SCOPED_TRACE(testing::Message() << stages << " stages, lookup " << static_cast<int>(how));
     run_local(stages,
               [&] {
-                Reader reader;
+                Reader reader(how);
                 DistributedModel model(reader);
                 model.set_partition("", 0);
                 model.set_partition("table", stages - 1);
