@@ -87,7 +87,8 @@ Tensor T5AttentionImpl::forward(const Tensor& hidden, const Tensor& memory, cons
   const Tensor value = split_heads(v_(memory));
   Tensor scores = torch::matmul(query, key.transpose(-2, -1)) + mask;
   if (position_bias.defined()) scores = scores + position_bias;
-  const Tensor weights = dropout_(torch::softmax(scores, -1));
+  // Masks are float32, and scores of 16 bits with them, in which softmax adds up.
+  const Tensor weights = dropout_(torch::softmax(scores, -1).to(value.scalar_type()));
   const Tensor context = torch::matmul(weights, value).transpose(1, 2).flatten(2);
   return o_(context);
 }
