@@ -160,8 +160,10 @@ class ConfigResolver {
     for (const ConfigKey& key : config_keys()) {
       const Setting* winner = given_.find(key.name);
       if (winner == nullptr) continue;
-      if (key.store(values(), typed(*winner, key.type))) continue;
-      problem(named(*winner), ": expected ", key.expected);
+      const Json value = typed(*winner, key.type);
+      if (key.store(values(), value)) continue;
+      problem(named(*winner), ": expected ", key.expected,
+              value.is_string() ? instead_of_value(key.name, value.get<std::string>()) : "");
     }
     for (const FutureKey& key : future_keys()) {
       const auto wanted = futures_.find(key.name);

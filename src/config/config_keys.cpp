@@ -24,6 +24,7 @@ constexpr int kMostThreads = 1024;    // of a rank; a machine drowns in more of 
 /// What few keys have.
 struct Extras {
   const char* alias = "";
+  std::vector<std::string> spellings = {};
   /// Older keys that are true or false, and what `true` of each means.
   std::vector<std::pair<std::string, std::string>> switches = {};
   const char* unit = "";
@@ -52,6 +53,7 @@ ConfigKey key(const char* name, F Config::*field, Rule<typename Plain<F>::type> 
   ConfigKey made;
   made.name = name;
   made.alias = extras.alias;
+  made.spellings = std::move(extras.spellings);
   made.switches = std::move(extras.switches);
   made.type = Field<F>::kType;
   made.unit = extras.unit;
@@ -227,7 +229,8 @@ std::vector<ConfigKey> step_keys() {
                            [](double value) { return std::isfinite(value) && value >= 0; }};
   return {
       SMP_KEY(delayed_parameter_initialization, any_boolean(),
-              "whether smp::delay_param_initialization has an effect"),
+              "whether smp::delay_param_initialization has an effect",
+              {.spellings = {"delayed_param_initialization", "delay_param_initialization"}}),
       SMP_KEY(seed, between<std::uint64_t>(0, std::numeric_limits<std::uint64_t>::max()),
               "seed of dropout masks and other random numbers of the model"),
       SMP_KEY(
@@ -364,6 +367,8 @@ const std::vector<FutureKey>& future_keys() {
 const ConfigKey* find_config_key(const std::string& name) {
   for (const ConfigKey& key : config_keys()) {
     if (key.name == name || (!key.alias.empty() && key.alias == name)) return &key;
+    const auto& others = key.spellings;
+    if (std::find(others.begin(), others.end(), name) != others.end()) return &key;
   }
   return nullptr;
 }
@@ -389,6 +394,7 @@ std::vector<std::string> all_key_names() {
   for (const ConfigKey& key : config_keys()) {
     names.push_back(key.name);
     if (!key.alias.empty()) names.push_back(key.alias);
+    names.insert(names.end(), key.spellings.begin(), key.spellings.end());
     for (const auto& item : key.switches) names.push_back(item.first);
   }
   for (const FutureKey& key : future_keys()) names.push_back(key.name);

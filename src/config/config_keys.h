@@ -21,8 +21,9 @@ enum class KeyType { kBoolean, kInteger, kNumber, kString, kNumbers };
 
 /// A key that sets a field of Config.
 struct ConfigKey {
-  std::string name;   ///< the field's
-  std::string alias;  ///< older name, or empty
+  std::string name;                    ///< the field's
+  std::string alias;                   ///< older name, or empty
+  std::vector<std::string> spellings;  ///< other ones that the original's documents have
   /// Older keys of their own, true or false, and the value of this one that `true` means.
   std::vector<std::pair<std::string, std::string>> switches;
   KeyType type;
@@ -54,7 +55,7 @@ struct FutureKey {
 const std::vector<ConfigKey>& config_keys();
 const std::vector<FutureKey>& future_keys();
 
-/// The key of that name or alias, or nullptr.
+/// The key of that name, alias or spelling, or nullptr.
 const ConfigKey* find_config_key(const std::string& name);
 const FutureKey* find_future_key(const std::string& name);
 /// What a key of that name switches on; nothing: there is none.

@@ -38,6 +38,10 @@ std::vector<OriginalKey> make_original_keys() {
       {"delayed_parameter_initialization", "false",
        "true here: scopes work. Given as false, scopes have no effect",
        "DelayedInit.HasNoEffectIfSwitchedOff"},
+      {"delayed_param_initialization", "false", "another spelling of it",
+       "SettingsOfRows.OlderSpellingsMeanTheKey"},
+      {"delay_param_initialization", "false", "as its scope is called",
+       "SettingsOfRows.OlderSpellingsMeanTheKey"},
       {"load_partition", "false", "", "Config.RefusesNeedlessKeysThatContradictOthers"},
       {"partition_file", "",
        "a plan.json, which brings along how its run was trained, or an object of paths and stages",
@@ -77,6 +81,12 @@ std::vector<OriginalKey> make_original_keys() {
   };
 }
 
+/// What the table says to write instead, in one line.
+std::string answer_of(const OriginalName& name) {
+  return concat(name.here.empty() ? "not here" : name.here,
+                name.note.empty() ? "" : concat(" (", name.note, ")"));
+}
+
 }  // namespace
 
 const std::vector<OriginalSection>& original_names() {
@@ -100,8 +110,17 @@ std::string instead_of_argument(std::string_view argument) {
       if (begin == std::string_view::npos) continue;
       if (name.name.substr(begin) != concat("(", argument, ")")) continue;
       return concat("; it is an argument of ", name.name.substr(0, begin),
-                    " in the original: ", name.here.empty() ? "not here" : name.here,
-                    name.note.empty() ? "" : concat(" (", name.note, ")"));
+                    " in the original: ", answer_of(name));
+    }
+  }
+  return {};
+}
+
+std::string instead_of_value(std::string_view key, std::string_view value) {
+  for (const auto& section : original_names()) {
+    for (const auto& name : section.names) {
+      if (name.name != concat(key, "[", value, "]")) continue;
+      return concat("; it is a value of the original: ", answer_of(name));
     }
   }
   return {};

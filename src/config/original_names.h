@@ -36,5 +36,8 @@ const std::vector<OriginalKey>& original_keys();
 /// What a program writes instead of an argument that is called `argument`, for those who give it as
 /// a setting; empty: the original has none of that name.
 std::string instead_of_argument(std::string_view argument);
+/// What a program writes instead of `value` of the setting `key`; empty: the table has no row of
+/// it.
+std::string instead_of_value(std::string_view key, std::string_view value);
 
 }  // namespace smp::base

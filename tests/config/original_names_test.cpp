@@ -23,6 +23,7 @@ namespace original_names_test {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 std::multiset<std::string> listed() {
   std::multiset<std::string> names;
@@ -157,6 +158,25 @@ TEST(SettingsOfRows, OlderSpellingsMeanTheKey) {
   EXPECT_TRUE(resolved(R"({"prescaled_batch": true, "tensor_parallel_degree": 2})")
                   .values()
                   .prescaled_batch);
+  for (const char* key : {"delayed_parameter_initialization", "delayed_param_initialization",
+                          "delay_param_initialization"}) {
+    const auto given = resolved(concat("{\"", key, "\": false}"));
+    EXPECT_FALSE(given.values().delayed_parameter_initialization) << key;
+  }
+  EXPECT_THAT(refusal<UsageError>([] {
+                resolved(R"({"delay_param_initialization": true,
+                             "delayed_parameter_initialization": false})");
+              }),
+              HasSubstr("both mean the same"));
+}
+
+/// A value that has a row of its own is told from one that is mistyped.
+TEST(SettingsOfRows, ValuesOfTheOriginalAreExplained) {
+  EXPECT_THAT(refusal<UsageError>([] { resolved(R"({"pipeline": "_only_forward"})"); }),
+              AllOf(HasSubstr("pipeline = \"_only_forward\""),
+                    HasSubstr("expected \"interleaved\""), HasSubstr("torch::NoGradGuard")));
+  EXPECT_THAT(refusal<UsageError>([] { resolved(R"({"pipeline": "simpel"})"); }),
+              Not(HasSubstr("of the original")));
 }
 
 // ---- the document ------------------------------------------------------------------------------
