@@ -18,7 +18,9 @@ namespace smp {
 namespace loads_between_test {
 
 using at::Tensor;
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 struct PairImpl : torch::nn::Module {
   PairImpl()
@@ -68,7 +70,9 @@ TEST(LoadsBetween, ReplicasLoadTheSameOrNothing) {
                     return refusal<UsageError>([&] { model.load_state_dict(dict, strict); });
                   };
                   EXPECT_THAT(refused(filled(first ? 5 : 6), true), HasSubstr("trained apart"));
-                  refused(first ? filled(5) : StateDict(), true);
+                  EXPECT_THAT(refused(first ? filled(5) : StateDict(), true),
+                              AllOf(HasSubstr("no rank of this replica was given any values"),
+                                    Not(HasSubstr("missing"))));
                   EXPECT_THAT(refused(first ? filled(5) : StateDict(), false),
                               HasSubstr("trained apart"));
                   model.place();
@@ -86,6 +90,66 @@ TEST(LoadsBetween, ReplicasLoadTheSameOrNothing) {
                   load_optimizer_state_dict(model, optimizer, state);
                 },
                 config_of(stages), {.seed = 1});
+    }
+  }
+}
+
+struct SharedImpl : torch::nn::Module {
+  SharedImpl()
+      : a(register_module("a", nn::DistributedLinear(4, 6))),
+        b(register_module("b", nn::DistributedVocabulary(3, 4))),
+        c(register_module("c", nn::Linear(4, 4))) {}
+  Tensor forward(const Tensor& x) { return c(b->scores(c(x))); }
+  nn::DistributedLinear a;
+  nn::DistributedVocabulary b;  // 3 rows over 2 ranks: one of them is filled up
+  nn::Linear c;
+};
+SMP_MODULE(Shared);
+
+Shared make_shared_net(std::uint64_t seed) {
+  torch::manual_seed(seed);
+  return {};
+}
+
+StateDict copied(const StateDict& dict) {
+  StateDict copy;
+  for (const auto& [name, tensor] : dict) copy.insert(name, tensor.clone());
+  return copy;
+}
+
+/// Each rank gives back what its local_state_dict() was, slices among it, placed or not.
+TEST(LoadsBetween, PartsOfRanksThatShareModulesAreTheirSlices) {
+  for (const int stages : {1, 2}) {
+    for (const int replicas : {1, 2}) {
+      auto config = config_of(stages);
+      config.tensor_parallel_degree = 2;
+      run_local(2 * stages * replicas,
+                [&] {
+                  DistributedModel first(make_shared_net(3));
+                  first.set_partition("", 0);
+                  first.set_partition("b", stages - 1);
+                  first.place();
+                  const auto part = copied(first.local_state_dict());
+                  const auto whole = first.state_dict(kAllPpRanks);
+                  for (const bool placed : {true, false}) {
+                    DistributedModel second(make_shared_net(4));
+                    second.set_partition("", 0);
+                    second.set_partition("b", stages - 1);
+                    if (placed) second.place();
+                    second.load_state_dict(part);
+                    second.place();
+                    const auto loaded = second.state_dict(kAllPpRanks);
+                    ASSERT_EQ(loaded.size(), whole.size());
+                    for (const auto& [name, tensor] : whole) {
+                      EXPECT_TRUE(torch::equal(loaded.at(name), tensor)) << name;
+                    }
+                  }
+                  EXPECT_THAT(refusal<UsageError>([&] {
+                                first.load_state_dict(tp_rank() == 0 ? part : StateDict());
+                              }),
+                              AllOf(HasSubstr("gives slices of"), HasSubstr("local_state_dict()")));
+                },
+                config, {.seed = 1});
     }
   }
 }

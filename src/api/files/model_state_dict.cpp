@@ -112,8 +112,11 @@ StateDict DistributedModelBase::local_state_dict() const {
 
 LoadResult DistributedModelBase::load_state_dict(const StateDict& dict, bool strict) {
   const PublicCall call("smp::DistributedModel::load_state_dict");
+  between_steps("load_state_dict");
   const auto tensors = tensors_of(base_module());
-  auto offer = offer_of(dict, tensors);
+  std::string problem;
+  auto offer = offer_of(with_wholes(*this, dict, problem), tensors);
+  if (offer.problem.empty()) offer.problem = std::move(problem);
   if (offer.problem.empty()) offer.problem = checkpoints::problem_with_repeats(tensors, offer);
   return load_model(*this, std::move(offer), strict, "load_state_dict");
 }
