@@ -81,7 +81,8 @@ void expect_as_in_one_process(const std::function<Net()>& make, SecondDerivative
 /// A chain of three layers, on 1 to 3 ranks, under all schedules.
 template <class Body>
 void expect_chain_as_in_one_process(const Body& body) {
-  for (const char* schedule : {"simple", "interleaved", "1f1b", "zero_bubble"}) {
+  for (const char* schedule :
+       {"simple", "interleaved", "1f1b", "1f1b+1", "zero_bubble", "zero_bubble+2"}) {
     for (const int ranks : {1, 2, 3}) {
       SCOPED_TRACE(std::string(schedule) + ", " + std::to_string(ranks) + " ranks");
       SecondDerivatives how{{{"b", 1}, {"c", 2}}, ranks, 3};

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "server/backward/gradient_chain.h"
+#include "server/backward/missing_derivative.h"
 #include "server/backward/wide_nodes.h"
 #include "server/backward/written_tensor.h"
 #include "server/graph/gradient_sum.h"
@@ -59,6 +60,12 @@ bool can_compute_twice(const GraphNode& entry) {
          computes_gradients_apart(*entry.node);
 }
 
+/// Adds to the exception that is being handled, which came while `node` was computed.
+void explain(const Node& node) {
+  explain_written_tensor(node);
+  explain_missing_derivative();
+}
+
 }  // namespace
 
 variable_list BackwardPass::run(const edge_list& roots, variable_list&& gradients) {
@@ -71,7 +78,7 @@ variable_list BackwardPass::run(const edge_list& roots, variable_list&& gradient
     deliver_roots(roots, std::move(gradients));
     work();
   } catch (...) {
-    if (current_ != nullptr) explain_written_tensor(*current_);
+    if (current_ != nullptr) explain(*current_);
     if (AnomalyMode::is_enabled() && current_ != nullptr) {
       current_->metadata()->print_stack(current_->name());
     }
@@ -329,7 +336,7 @@ void BackwardPass::run_put_off() try {
     }
   }
 } catch (...) {
-  if (current_ != nullptr) explain_written_tensor(*current_);
+  if (current_ != nullptr) explain(*current_);
   throw;
 }
 

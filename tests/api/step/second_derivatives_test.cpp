@@ -1,5 +1,6 @@
 // Second derivatives through modules of other ranks against plain LibTorch in one process.
 #include "api/second_derivatives.h"
+#include "api/grad_grad_check.h"
 #include "smp/recompute/activation_checkpointing.h"
 
 namespace smp {
@@ -75,32 +76,45 @@ TEST(SecondDerivatives, OfHessianVectorProducts) {
   });
 }
 
-// Values: the products are central differences of gradients without a graph.
+/// Runs `check` in the body of a step on several ranks, with modules at `places`.
+template <class Net>
+void check_on_ranks(const std::function<Net()>& make, const std::map<std::string, int>& places,
+                    int ranks, const char* schedule,
+                    const std::function<void(Net&, const Tensor&)>& check) {
+  SCOPED_TRACE(std::string(schedule) + ", " + std::to_string(ranks) + " ranks");
+  Config config;
+  config.pipeline_parallel_degree = ranks;
+  config.pipeline = schedule;
+  config.plan_cache = "off";
+  run_local(ranks,
+            [&] {
+              auto net = make();
+              DistributedModel<Net> model(net);
+              model.set_partition("", 0);
+              for (const auto& [name, stage] : places) model.set_partition(name, stage);
+              auto train = smp::step([&](Tensor x) {
+                if (!is_tracing()) check(net, x);
+              });
+              train(rows(2));
+            },
+            config, {.seed = 5});
+}
+
+// Values: derivatives of gradients are central differences of them; by a weight of the rank whose
+// code asks, too.
 TEST(SecondDerivatives, EqualFiniteDifferences) {
-  on_ranks(3, [] {
-    auto net = make_chain();
-    DistributedModel<Chain> model(net);
-    model.set_partition("", 0);
-    model.set_partition("b", 1);
-    model.set_partition("c", 2);
-    auto train = smp::step([&](Tensor x) {
-      if (is_tracing()) return;
-      const auto direction = (x * 3).cos();
-      const auto gradient_at = [&](const Tensor& at, bool create_graph) {
-        const auto input = leaf(at);
-        return std::pair(input,
-                         differentiate({net(input).square().sum()}, {input}, {}, create_graph)[0]);
-      };
-      const auto [input, gradient] = gradient_at(x, true);
-      const auto product = differentiate({gradient}, {input}, {direction}, false)[0];
-      const double step = 1e-5;
-      const auto difference = (gradient_at(x + step * direction, false).second -
-                               gradient_at(x - step * direction, false).second) /
-                              (2 * step);
-      EXPECT_TRUE(at::allclose(product, difference, 1e-7, 1e-8)) << product << difference;
-    });
-    train(rows(4));
-  });
+  for (const char* schedule : {"interleaved", "zero_bubble"}) {
+    check_on_ranks<Chain>([] { return make_chain(); }, {{"b", 1}, {"c", 2}}, 3, schedule,
+                          [](Chain& net, const Tensor& x) {
+                            GradGradCheck::run(
+                                [&](const std::vector<Tensor>& in) {
+                                  const auto hidden = at::linear(in[0], in[1]).tanh();
+                                  return net->c(net->b(net->b(hidden) + hidden)) *
+                                         in[0].narrow(1, 0, 2);
+                                },
+                                {x, net->a->linear->weight});
+                          });
+  }
 }
 
 TEST(SecondDerivatives, AfterAFirstBackward) {
@@ -215,6 +229,20 @@ TEST(SecondDerivatives, OfSeveralArgumentsAndResults) {
   });
 }
 
+TEST(SecondDerivatives, OfCustomFunctionsEqualFiniteDifferences) {
+  check_on_ranks<Nest>([] { return make_nest(); },
+                       {{"caller", 1}, {"caller.cubed", 2}, {"shared", 1}, {"many", 2}}, 3,
+                       "interleaved",
+                       [](Nest& net, const Tensor& x) {
+                         GradGradCheck::run(
+                             [&](const std::vector<Tensor>& in) {
+                               const auto [y, sum, none] = net->many(in[0], in[1], in[1], in[0]);
+                               return net->shared(y.tanh()) + net->caller(sum * 0.3);
+                             },
+                             {x, x.cos()});
+                       });
+}
+
 /// A penalty that a module of another rank computes in its forward, of a call of yet another rank.
 struct PenaltyImpl : torch::nn::Module {
   PenaltyImpl() : inner(register_module("inner", Cubed())) { to(torch::kDouble); }
@@ -277,6 +305,47 @@ TEST(SecondDerivatives, OfWeightsThatNodesRead) {
         const auto input = leaf(x);
         backward(penalty_of(differentiate({net->scaled(input).sum()}, {input})[0]));
       });
+}
+
+/// Attention as LibTorch computes it, whose fast kernels can be differentiated once.
+struct AttendingImpl : torch::nn::Module {
+  AttendingImpl() : queries(register_module("queries", nn::Linear(3, 3))) { to(torch::kDouble); }
+  Tensor forward(const Tensor& x) {
+    const auto heads = x.view({1, 1, x.size(0), 3});
+    return at::scaled_dot_product_attention(queries(heads), heads, heads).view({-1, 3});
+  }
+  nn::Linear queries;
+};
+SMP_MODULE(Attending);
+
+struct WithAttendingImpl : torch::nn::Module {
+  WithAttendingImpl() : attending(register_module("attending", Attending())) {}
+  Attending attending;
+};
+SMP_MODULE(WithAttending);
+
+TEST(SecondDerivatives, OfAttentionNeedTheKernelThatHasThem) {
+  const auto train = [] {
+    SecondDerivatives how{{{"attending", 1}}};
+    expect_as_in_one_process<WithAttending>(
+        [] {
+          torch::manual_seed(9);
+          return WithAttending();
+        },
+        how,
+        [](WithAttending& net, const Tensor& x, const LossBackward& backward) {
+          const auto input = leaf(x);
+          const auto gradient = differentiate({net->attending(input).square().sum()}, {input})[0];
+          if (is_initialized() || !at::globalContext().userEnabledFlashSDP()) {
+            backward(gradient.square().sum());
+          }
+        });
+  };
+  EXPECT_THAT(refusal<std::exception>(train),
+              AllOf(HasSubstr("attending (backward)"), HasSubstr("setSDPUseFlash(false)")));
+  at::globalContext().setSDPUseFlash(false);
+  train();
+  at::globalContext().setSDPUseFlash(true);
 }
 
 // ---- modes -------------------------------------------------------------------------------------
