@@ -164,10 +164,10 @@ bool makes_no_values(const c10::FunctionSchema& schema) {
 }
 
 /// True for operators of batch and instance normalisation, which change running statistics that
-/// their schema calls read-only.
+/// their schema calls read-only. Those of their backwards are given them as well, and only read.
 bool writes_silently(const std::string& name) {
-  return name.find("batch_norm") != std::string::npos ||
-         name.find("instance_norm") != std::string::npos;
+  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+  return (has("batch_norm") || has("instance_norm")) && !has("backward");
 }
 
 OperatorKind find_kind(const c10::OperatorName& name) {

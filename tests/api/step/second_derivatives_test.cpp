@@ -307,6 +307,40 @@ TEST(SecondDerivatives, OfWeightsThatNodesRead) {
       });
 }
 
+struct NormedImpl : torch::nn::Module {
+  NormedImpl()
+      : linear(register_module("linear", nn::Linear(nn::LinearOptions(3, 3).bias(false)))),
+        norm(register_module("norm", nn::BatchNorm1d(3))) {
+    to(torch::kDouble);
+  }
+  Tensor forward(const Tensor& x) { return norm(linear(x)).tanh(); }
+  nn::Linear linear;
+  nn::BatchNorm1d norm;
+};
+SMP_MODULE(Normed);
+
+struct WithNormedImpl : torch::nn::Module {
+  WithNormedImpl() : normed(register_module("normed", Normed())) {}
+  Normed normed;
+};
+SMP_MODULE(WithNormed);
+
+// What the backward of a normalisation is given of its running statistics it does not write.
+TEST(SecondDerivatives, OfNormalisationsWithRunningStatistics) {
+  SecondDerivatives how{{{"normed", 1}}};
+  how.rows = 6;
+  const auto make = [] {
+    torch::manual_seed(8);
+    return WithNormed();
+  };
+  expect_as_in_one_process<WithNormed>(
+      make, how, [](WithNormed& net, const Tensor& x, const LossBackward& backward) {
+        const auto input = leaf(x);
+        const auto y = net->normed(input);
+        backward(y.sin().mean() + penalty_of(differentiate({y.square().sum()}, {input})[0]));
+      });
+}
+
 /// Attention as LibTorch computes it, whose fast kernels can be differentiated once.
 struct AttendingImpl : torch::nn::Module {
   AttendingImpl() : queries(register_module("queries", nn::Linear(3, 3))) { to(torch::kDouble); }
