@@ -84,6 +84,14 @@ TEST(AheadQueue, TheLastMicrobatchHasComeThoughItHasEnded) {
   EXPECT_EQ(queue.due(), (AheadPlace{1, -1}));
 }
 
+/// A later call of an earlier one may end after it.
+TEST(AheadQueue, TheLastMicrobatchHasComeThoughAnEarlierOneGoesOn) {
+  AheadQueue queue(kNoLimit, /*last=*/3, 4);
+  queue.add({3, -1}, kBytes);
+  queue.add({2, -2}, kBytes);
+  EXPECT_EQ(queue.due(), (AheadPlace{2, -2}));
+}
+
 TEST(AheadQueue, OneCallIsThereUntilItIsUsedUp) {
   AheadQueue queue({}, 0, 1);
   for (int i = 1; i <= 3; ++i) queue.add({0, -i}, kBytes);
