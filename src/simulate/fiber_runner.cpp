@@ -22,7 +22,7 @@ FiberRunner::FiberRunner(StepState& step, Bodies& bodies, HostCores& cores, Netw
 void FiberRunner::proceed(int fiber) {
   auto& own = step_.fibers[fiber];
   if (is_held(fiber)) return;
-  step_.stage_of(own).tally.memory.add(-std::exchange(own.parked_bytes, 0));
+  step_.stage_of(own).tally.memory.add(-std::exchange(own.parked_bytes, 0), step_.now);
   for (;;) {
     if (own.operation < 0) {
       if (!goes_on(fiber)) return;
@@ -161,16 +161,16 @@ void FiberRunner::finish_computing(int index) {
 Nanoseconds FiberRunner::run_operation(const SimulatedFiber& fiber, const Operation& operation) {
   auto& stage = step_.stage_of(fiber);
   if (!fiber.is_forward()) {
-    stage.tally.memory.need(operation.gradient_bytes);
+    stage.tally.memory.need(operation.gradient_bytes, step_.now);
     // A backward in two parts keeps them for the second.
     const bool keeps = !fiber.is_weights() && step_.splits_backward(fiber);
     if (!keeps) {
-      stage.tally.memory.add(-operation.activation_bytes);
+      stage.tally.memory.add(-operation.activation_bytes, step_.now);
       const auto index = static_cast<int>(&operation - step_.program.operations.data());
-      stage.tally.memory.add(step_.gradients.made_by(index, fiber.microbatch));
+      stage.tally.memory.add(step_.gradients.made_by(index, fiber.microbatch), step_.now);
     }
   } else if (!step_.options.forward_only) {
-    stage.tally.memory.add(operation.activation_bytes);
+    stage.tally.memory.add(operation.activation_bytes, step_.now);
   }
   return duration_of(fiber, operation);
 }
@@ -234,7 +234,7 @@ void FiberRunner::ask(int fiber) {
   if (for_loss && bodies_.leaves_backward_to_loss(fiber)) own.operation = before;
   own.awaiting = true;
   own.priority = schedule::passing_on(own.priority);
-  stage.tally.memory.add(own.parked_bytes);
+  stage.tally.memory.add(own.parked_bytes, step_.now);
   ++stage.awaiting;
   stage.polls = true;
 }

@@ -110,9 +110,10 @@ SimulatedStep Simulator::result() {
     busy += step.busy.back();
     step.ends.push_back(static_cast<double>(stage.tally.end) / base::kSecond);
     step.last_backwards.push_back(static_cast<double>(stage.tally.last_backward) / base::kSecond);
-    step.peak_activations.push_back(stage.tally.memory.peak);
+    step.peak_activations.push_back(stage.tally.memory.peak());
     step.messages.push_back(stage.tally.messages);
     if (!step_.options.record) continue;
+    step.live.push_back(std::move(stage.tally.memory).moments());
     const bool oversubscribed = stage.host >= 0;
     step.timeline.push_back(
         {static_cast<int>(i), 0, 0, step_.now, oversubscribed, std::move(stage.tally.spans), {}});

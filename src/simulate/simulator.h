@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/clock.h"
 #include "schedule/schedule.h"
 #include "schedule/step_trace.h"
 #include "simulate/machine.h"
@@ -22,12 +23,20 @@ struct SimulationOptions {
   /// The standard deviation of every computation, as a share of it (0.1: ten percent).
   double jitter = 0;
   std::uint64_t seed = 0;
-  /// True if the spans are kept, for a timeline.
+  /// True if the spans are kept, for a timeline, and what was live when.
   bool record = false;
   /// If set, the peaks are those of activations and of these gradients together, less all of these
   /// gradients: a stage has not got all of them yet when it holds most activations. Must outlive
   /// the simulation.
   const WeightGradients* gradients = nullptr;
+};
+
+/// What is live on a stage from one moment on.
+struct LiveMoment {
+  base::Nanoseconds time = 0;  ///< of virtual time
+  std::int64_t bytes = 0;      ///< from then until the next moment
+  std::int64_t most = 0;       ///< at the moment itself: the most of what it computes with
+  bool operator==(const LiveMoment&) const = default;
 };
 
 struct SimulatedStep {
@@ -39,6 +48,9 @@ struct SimulatedStep {
   std::vector<double> ends, last_backwards;
   /// The most live bytes at once by stage: activations, gradients on their way, and messages.
   std::vector<std::int64_t> peak_activations;
+  /// These bytes by stage as they change, if recorded: moments in order, none twice. Before the
+  /// first one there are none.
+  std::vector<std::vector<LiveMoment>> live;
   std::vector<std::int64_t> messages;         ///< sent by each stage
   std::vector<schedule::StepTrace> timeline;  ///< by stage, if recorded; ns of virtual time
 };

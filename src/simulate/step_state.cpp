@@ -30,7 +30,8 @@ StepState::StepState(const StepProgram& step_program, const Machine& step_machin
   std::replace(tasks_left_.begin(), tasks_left_.end(), 0, kUntouched);
   const auto expected = gradients.expected(machine.stages);
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
-    stages[stage].tally.memory.add(-expected[stage]);
+    if (options.record) stages[stage].tally.memory.record();
+    stages[stage].tally.memory.add(-expected[stage], now);
   }
   progress.reserve(stages.size());
   for (auto& stage : stages) {
@@ -57,7 +58,7 @@ void StepState::take_from_inbox(SimulatedStage& stage, bool all) {
     stage.first_in_inbox = std::exchange(own.next_in_inbox, -1);
     if (stage.first_in_inbox < 0) stage.last_in_inbox = -1;
     const auto arrived = std::exchange(own.arriving_bytes, 0);
-    stage.tally.memory.add(arrived);
+    stage.tally.memory.add(arrived, now);
     own.parked_bytes += arrived;
     const bool waits =
         std::exchange(own.enters, false) && !progress[task_of(own).stage].may_enter(own.microbatch);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -71,17 +72,37 @@ struct AnswerWait {
 };
 
 /// The activations, gradients and messages of a rank.
-struct LiveBytes {
-  std::int64_t now = 0;
-  std::int64_t peak = 0;
-
+class LiveBytes {
+ public:
+  /// Also keeps when they change.
+  void record() noexcept { recorded_ = true; }
   /// Adds what becomes live, or (negative) is let go of.
-  void add(std::int64_t bytes) noexcept {
-    now += bytes;
-    need(0);
+  void add(std::int64_t bytes, base::Nanoseconds time) {
+    now_ += bytes;
+    if (bytes != 0) note(0, time);
   }
   /// Counts bytes that are live for a moment, while it computes.
-  void need(std::int64_t bytes) noexcept { peak = std::max(peak, now + bytes); }
+  void need(std::int64_t bytes, base::Nanoseconds time) {
+    if (bytes != 0) note(bytes, time);
+  }
+
+  std::int64_t peak() const noexcept { return peak_; }
+  std::vector<LiveMoment>&& moments() && noexcept { return std::move(moments_); }
+
+ private:
+  void note(std::int64_t more, base::Nanoseconds time) {
+    const auto most = now_ + more;
+    peak_ = std::max(peak_, most);
+    if (!recorded_) return;
+    if (moments_.empty() || moments_.back().time != time) moments_.push_back({time, now_, most});
+    moments_.back().bytes = now_;
+    moments_.back().most = std::max(moments_.back().most, most);
+  }
+
+  std::int64_t now_ = 0;
+  std::int64_t peak_ = 0;
+  bool recorded_ = false;
+  std::vector<LiveMoment> moments_;
 };
 
 /// What is told of a rank when the step is over.

@@ -830,6 +830,8 @@ PLANTS = [
           "    early.queue->began(early.place);\n", "", AHEAD),
     Plant("gradients are summed as they come", "src/simulate/gradient_sums.h",
           "own.left[own.next] == 0; ++own.next", "own.held[own.next] != 0; ++own.next", [SIMULATED]),
+    Plant("what a moment needs is not kept", "src/simulate/step_state.h",
+          "    moments_.back().most = std::max(moments_.back().most, most);\n", "", [SIMULATED]),
     Plant("products are computed again", "src/simulate/recomputation.cpp",
           "region.keeps_products ? share_without_products(own) : 1", "1", [SIMULATED]),
 ]

@@ -58,6 +58,47 @@ TEST(SimulatedMemory, ActivationsAndGradientsOfWeightsPeakAtDifferentMoments) {
   EXPECT_THAT(peaks(), Each(0));
 }
 
+std::int64_t most_of(const std::vector<LiveMoment>& moments) {
+  std::int64_t most = 0;
+  for (const auto& moment : moments) most = std::max(most, moment.most);
+  return most;
+}
+
+/// Each second a microbatch's forward, then each two seconds a backward, which lets go as it
+/// begins.
+TEST(SimulatedMemory, IsRecordedFromMomentToMoment) {
+  const auto step = simulate_chain({1}, 0, {.microbatches = 2, .record = true});
+  constexpr auto kSecond = base::kSecond;
+  EXPECT_THAT(step.live, ElementsAre(ElementsAre(LiveMoment{0, 1, 1}, LiveMoment{kSecond, 2, 2},
+                                                 LiveMoment{2 * kSecond, 1, 1},
+                                                 LiveMoment{4 * kSecond, 0, 0})));
+  EXPECT_TRUE(simulate_chain({1}, 0, {.microbatches = 2}).live.empty());
+}
+
+/// Gradients need memory for a moment, and messages while they are on their way.
+TEST(SimulatedMemory, TheMostOfItsMomentsIsThePeak) {
+  auto model = traced_chain({0.1, 0.2, 0.1});
+  model.trace.calls[2].after.gradient_bytes = 50;
+  model.trace.calls[2].caller_live_bytes = 7;
+  for (auto& call : model.trace.calls) call.input_bytes = 11;
+  const auto machine = ideal_machine(3);
+  for (const int cap : {0, 1, 3}) {
+    const auto step =
+        simulate_with(model, stage_each(model), machine, cap, {.microbatches = 6, .record = true});
+    ASSERT_EQ(step.live.size(), 3u);
+    for (std::size_t stage = 0; stage < 3; ++stage) {
+      const auto& live = step.live[stage];
+      EXPECT_EQ(most_of(live), step.peak_activations[stage]);
+      ASSERT_FALSE(live.empty());
+      EXPECT_EQ(live.back().bytes, 0) << "all is let go of";
+      for (std::size_t i = 0; i < live.size(); ++i) {
+        EXPECT_GE(live[i].most, live[i].bytes);
+        EXPECT_TRUE(i == 0 || live[i - 1].time < live[i].time);
+      }
+    }
+  }
+}
+
 /// Two operations of each microbatch use weight 0, one of them weight 1.
 TEST(GradientSums, HoldWhatComesBeforeItsTurn) {
   auto model = traced_chain({0.1, 0.1});

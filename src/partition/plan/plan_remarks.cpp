@@ -170,6 +170,15 @@ std::string recomputed_text(const PartitionPlan& plan) {
   return concat("computed again in backward, instead of held: ", joined(short_names(outermost)));
 }
 
+/// The simulator has calls run again in their backwards, wherever a stage would idle before.
+std::string ahead_text(const PartitionPlan& plan) {
+  const bool any = std::any_of(plan.rows().begin(), plan.rows().end(),
+                               [](const auto& row) { return row.recomputed; });
+  if (!any || plan.pp_size() == 1) return {};
+  return "not predicted: what a stage computes again ahead, while it would idle, makes the step "
+         "shorter; what offload_activations takes away, memory smaller";
+}
+
 std::string in_flight_text(const PlanSummary& summary) {
   const int active = summary.active_microbatches;
   return active == 0 ? std::string()
@@ -182,7 +191,7 @@ std::string remarks_on_numbers(const PartitionPlan& plan, int width) {
   std::string text =
       wrapped_lines(origin_text(summary), width) + wrapped_lines(links_text(summary), width) +
       wrapped_lines(bound_text(summary), width) + wrapped_lines(recomputed_text(plan), width) +
-      wrapped_lines(in_flight_text(summary), width);
+      wrapped_lines(ahead_text(plan), width) + wrapped_lines(in_flight_text(summary), width);
   for (const std::string& line :
        {bottleneck_text(plan),
         std::string(

@@ -2,7 +2,9 @@
 #include "partition/simulated/plan_simulation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "partition/model/count_trace.h"
 
@@ -32,6 +34,31 @@ simulate::SimulatedStep simulate_plan(const ModuleTree& tree, const PartitionOpt
   simulation.schedule = schedule.get();
   simulation.record = true;
   return simulate::simulate(trace, stages, machine, simulation);
+}
+
+StepMemory simulate_memory(const PartitionPlan& plan, const PlannedStep& step) {
+  const auto stages = stages_of(plan, step);
+  const auto schedule = schedule::make_schedule(
+      step.pipeline, {step.machine.stages, step.microbatches, step.active_microbatches});
+  simulate::SimulationOptions options;
+  options.microbatches = shown_microbatches(step.trace, step.microbatches);
+  options.schedule = schedule.get();
+  options.record = true;
+  StepMemory memory;
+  const auto live_in = [&](const simulate::Trace& trace) {
+    auto simulated = simulate::simulate(trace, stages, step.machine, options);
+    memory.length =
+        std::max(memory.length,
+                 static_cast<base::Nanoseconds>(std::llround(simulated.seconds * base::kSecond)));
+    return std::move(simulated.live);
+  };
+  memory.live = live_in(step.trace);
+  if (step.trace.recomputed.empty()) return memory;
+  auto held = step.trace;
+  held.recomputed.clear();
+  held.keeping_products.clear();
+  memory.held = live_in(held);
+  return memory;
 }
 
 }  // namespace smp::partitioning

@@ -3,9 +3,16 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "simulate/machine.h"
 #include "simulate/trace.h"
+
+namespace smp {
+
+class PartitionPlan;
+
+}  // namespace smp
 
 namespace smp::partitioning {
 
@@ -29,5 +36,9 @@ struct PlannedStep {
 };
 
 [[nodiscard]] PlannedStep planned_step(const ModuleTree& tree, const PartitionOptions& options);
+
+/// Returns the stage of each module of `plan`, as simulate() takes them.
+/// @throws UsageError  the plan is for another number of stages than its step, or has fewer modules
+[[nodiscard]] std::vector<int> stages_of(const PartitionPlan& plan, const PlannedStep& step);
 
 }  // namespace smp::partitioning

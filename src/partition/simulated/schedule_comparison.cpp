@@ -20,20 +20,6 @@ constexpr int kWidth = 100;
 constexpr int kActivationsWidth = 46;
 const std::vector<std::string> kWithoutFile = {"simple", "interleaved", "1f1b", "zero_bubble"};
 
-std::vector<int> stages_of(const PartitionPlan& plan, const PlannedStep& step) {
-  SMP_REQUIRE(plan.pp_size() == step.machine.stages, "the plan is for ", plan.pp_size(),
-              " stages, and its step for ", step.machine.stages, "; plan the program again");
-  std::vector<int> stages;
-  for (const PartitionPlan::Row& row : plan.rows()) stages.push_back(row.pp_rank);
-  for (std::size_t i = 0; i < step.trace.num_traced(); ++i) {
-    for (const auto& call : step.trace.of_microbatch(i).calls) {
-      SMP_REQUIRE(call.module < static_cast<int>(stages.size()), "the plan has ", stages.size(),
-                  " modules, and its step calls module ", call.module, "; plan the program again");
-    }
-  }
-  return stages;
-}
-
 // What takes hours is a slip of the finger, or a damaged file.
 void require_short_step(const PlannedStep& step, int microbatches) {
   constexpr double kMostCalls = 1e7;

@@ -21,6 +21,7 @@
 #include "report/pictures/memory_picture.h"
 #include "report/pictures/memory_table.h"
 #include "report/pictures/partition_picture.h"
+#include "report/pictures/step_memory_picture.h"
 #include "report/pictures/timeline.h"
 #include "report/pictures/timeline_page.h"
 #include "report/pictures/traffic.h"
@@ -144,6 +145,7 @@ class RunPictures {
     if (has(kTrafficFile)) draw_messages();
     if (plan_) draw_plan();
     if (report_.simulated) write(kSimulationPicture, draw_timeline(*report_.simulated));
+    if (promise() != nullptr && has(kSimulationFile)) draw_memory_over_step();
     if (!written_.empty()) write(kReportPage, draw_report(report_));
     return std::move(written_);
   }
@@ -233,6 +235,22 @@ class RunPictures {
     report_.partition_picture = write(kPartitionPicture, draw_partition(*plan_));
     if (promise() == nullptr) return;
     report_.memory_picture = write(kMemoryPicture, draw_memory(*plan_, measured_));
+  }
+
+  /// Simulates the planned step again. Files of older versions do not hold it; and a plan that
+  /// was edited, or a schedule whose file is gone, leaves no step to draw.
+  void draw_memory_over_step() {
+    const auto path = in(folder_, kSimulationFile);
+    const auto json = base::read_json(path);
+    if (!json.contains(kStepMember)) return;
+    const auto step = partitioning::PlannedStep::from_json(json[kStepMember].dump(), path);
+    std::string picture;
+    try {
+      picture = draw_step_memory(*plan_, simulate_memory(*plan_, step));
+    } catch (const UsageError&) {
+      return;
+    }
+    write(kStepMemoryPicture, std::move(picture));
   }
 
   const std::string folder_;

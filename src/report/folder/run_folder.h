@@ -31,6 +31,7 @@ inline constexpr const char* kPartitionPicture = "partition.svg";
 inline constexpr const char* kMemoryPicture = "memory.svg";
 inline constexpr const char* kTrafficPicture = "traffic.svg";
 inline constexpr const char* kSimulationPicture = "timeline-simulated.svg";
+inline constexpr const char* kStepMemoryPicture = "memory-step.svg";
 inline constexpr const char* kTimelinePage = "timeline.html";
 inline constexpr const char* kReportPage = "report.html";
 inline constexpr const char* kChromeTrace = "trace-chrome.json";

@@ -134,7 +134,7 @@ TEST_F(RunLogOfTwoRanks, HoldsNumbersPlanConfigurationAndPictures) {
                           folders_[0] + "/timeline.svg", folders_[0] + "/timeline.html",
                           folders_[0] + "/traffic.svg", folders_[0] + "/partition.svg",
                           folders_[0] + "/memory.svg", folders_[0] + "/timeline-simulated.svg",
-                          folders_[0] + "/report.html"));
+                          folders_[0] + "/memory-step.svg", folders_[0] + "/report.html"));
   EXPECT_THAT(pictures[1], SizeIs(0));
   EXPECT_THAT(read("metrics.jsonl"),
               AllOf(StartsWith("{\"step\":1,\"loss\":"), HasSubstr("{\"step\":3,\"loss\":"),

@@ -19,6 +19,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr int kStages = 2;
 constexpr int kMicrobatches = 6;
@@ -257,6 +258,8 @@ TEST(RecomputeChoice, ThePlanTellsWhatIsComputedAgain) {
   const auto plan = make_plan(gpt.tree, options);
   EXPECT_THAT(plan.table(), HasSubstr("computed again in backward, instead of held: "));
   EXPECT_THAT(plan.table(), HasSubstr("active_microbatches: "));
+  EXPECT_THAT(plan.table(), HasSubstr("not predicted: what a stage computes again ahead"));
+  EXPECT_THAT(free.table(), Not(HasSubstr("not predicted")));
   EXPECT_TRUE(plan.summary()->chosen.fits);
   const auto read = PartitionPlan::from_json(plan.to_json(), "plan");
   EXPECT_EQ(read.table(), plan.table());

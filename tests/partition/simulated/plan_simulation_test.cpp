@@ -3,8 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "partition/model/count_trace.h"
 #include "partition/plan/plan_example.h"
+#include "smp/error.h"
 
 namespace smp::partitioning {
 namespace {
@@ -60,6 +63,38 @@ TEST(PlanSimulation, ShowsFewerMicrobatchesOfAHugeStep) {
     for (const schedule::Span& span : stage.spans) last = std::max(last, span.microbatch);
   }
   EXPECT_LT(last, 10'000);
+}
+
+/// In the same schedule, with and without what is computed again.
+TEST(PlanSimulation, TellsWhatIsLiveOverThePlannedStep) {
+  const ModuleTree tree = encoder_decoder(4, 4000, 1000, true);
+  PartitionOptions options = options_for(tree, 2);
+  for (auto& call : options.trace.calls) {
+    call.after.activation_bytes = 1000;
+    call.input_bytes = 10;
+  }
+  const PartitionPlan plan = make_plan(tree, options);
+  auto step = planned_step(tree, options);
+  const auto kept = simulate_memory(plan, step);
+  ASSERT_EQ(kept.live.size(), 2u);
+  EXPECT_TRUE(kept.held.empty());
+  EXPECT_EQ(kept.length, std::llround(simulate_plan(tree, options, plan).seconds * base::kSecond));
+  for (std::size_t m = 1; m < tree.nodes.size(); ++m) {
+    step.trace.recomputed.push_back(static_cast<int>(m));
+  }
+  const auto again = simulate_memory(plan, step);
+  EXPECT_EQ(again.held, kept.live);
+  EXPECT_GT(again.length, kept.length);
+  ASSERT_EQ(again.live.size(), 2u);
+  EXPECT_NE(again.live, again.held);
+}
+
+TEST(PlanSimulation, NamesAPlanOfOtherStages) {
+  const ModuleTree tree = encoder_decoder(4, 4000, 1000, true);
+  const PartitionOptions options = options_for(tree, 2);
+  auto step = planned_step(tree, options);
+  step.machine.stages = 3;
+  EXPECT_THROW(simulate_memory(make_plan(tree, options), step), UsageError);
 }
 
 }  // namespace

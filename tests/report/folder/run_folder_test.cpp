@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "partition/plan/plan_example.h"
+#include "partition/simulated/planned_step.h"
 #include "report/analysis/trace_file.h"
 #include "report/export/chrome_trace.h"
 #include "report/pictures/memory_use.h"
@@ -22,6 +23,7 @@ namespace smp::report {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -147,6 +149,33 @@ TEST_F(RunFolder, ShowsThePlanAndTheStepThatWasSimulatedForIt) {
   EXPECT_THAT(base::read_file(in(kPartitionPicture)), HasSubstr("on 3 stages"));
   EXPECT_THAT(base::read_file(in(kMemoryPicture)), HasSubstr("Predicted memory of each stage"));
   EXPECT_THAT(base::read_file(in(kSimulationPicture)), HasSubstr("Simulated step"));
+}
+
+/// The planned step is simulated again; where that cannot be, its picture is left out.
+TEST_F(RunFolder, ShowsTheMemoryOverThePlannedStep) {
+  auto example = partitioning::t5_example();
+  partitioning::PlannedStep step;
+  step.trace = example.trace;
+  step.trace.calls[1].after = {0.5, 1 << 20};
+  step.trace.recomputed = {example.trace.calls[1].module};
+  step.machine = example.machine;
+  step.machine.stages = 3;
+  StepTimeline simulated;
+  simulated.ranks.resize(3);
+  simulated.simulated = true;
+  const auto pictures_with = [&](const partitioning::PlannedStep& planned) {
+    write_plan(folder_, example.plan(), trace_to_json(simulated, planned.to_json()));
+    return draw_run(folder_);
+  };
+  EXPECT_THAT(pictures_with(step), Contains(in(kStepMemoryPicture)));
+  const auto svg = base::read_file(in(kStepMemoryPicture));
+  EXPECT_EQ(elements(svg, "polyline", "live").size(), 3u);
+  EXPECT_EQ(elements(svg, "polyline", "held").size(), 3u);
+  step.machine.stages = 2;
+  EXPECT_THAT(pictures_with(step), Not(Contains(in(kStepMemoryPicture))));
+  step.machine.stages = 3;
+  step.pipeline = "file:" + in("gone.txt");
+  EXPECT_THAT(pictures_with(step), Not(Contains(in(kStepMemoryPicture))));
 }
 
 /// The step that is drawn may be a part of the plan's.
