@@ -279,6 +279,31 @@ TEST(ActivationCheckpointing, FlagsOfABodyAreBackAfterItsBackward) {
       /*microbatches=*/1);
 }
 
+/// What a body switches after a call is not how that call runs again.
+TEST(ActivationCheckpointing, FlagsInABodyAreThoseOfTheCall) {
+  std::vector<Tensor> gradients;
+  for (const bool checkpointed : {false, true}) {
+    on_ranks(
+        1,
+        [&] {
+          torch::manual_seed(3);
+          OfModal net;
+          if (checkpointed) set_activation_checkpointing(net->modal);
+          DistributedModel model(net);
+          auto train = smp::step([&](const Tensor& x) {
+            const auto y = model(x);
+            net->modal->eval();
+            if (!is_tracing()) model.backward(y.sum());
+            net->modal->train();
+          });
+          train(torch::ones({2, 3}));
+          gradients.push_back(net->first->weight.grad().clone());
+        },
+        /*microbatches=*/1);
+  }
+  EXPECT_TRUE(torch::equal(gradients[0], gradients[1]));
+}
+
 /// As LibTorch does without: the second run writes what a node of it has saved.
 TEST(ActivationCheckpointing, NoticesWritesToWhatIsSaved) {
   const auto x = torch::randn({3}).requires_grad_();

@@ -140,7 +140,9 @@ TEST(CheckpointedGradients, AreThoseOfHeldCallsWhateverGoesInAndComesOut) {
     const auto again = mixed_gradients(true, needs_gradient);
     for (std::size_t i = 0; i < held.size(); ++i) {
       ASSERT_EQ(held[i].defined(), again[i].defined()) << i;
-      if (held[i].defined()) EXPECT_TRUE(held[i].equal(again[i])) << i;
+      if (held[i].defined()) {
+        EXPECT_TRUE(held[i].equal(again[i])) << i;
+      }
     }
     EXPECT_TRUE(again[1].defined());
   }

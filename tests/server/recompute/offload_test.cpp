@@ -83,6 +83,15 @@ TEST_F(OffloadTest, TakesAnotherOrderTooAndForgetsWhatIsDropped) {
   EXPECT_EQ(offload_->counters().late, 1);
 }
 
+TEST_F(OffloadTest, WhatIsDroppedIsNotFetched) {
+  start(/*horizon=*/1);
+  auto own = send(0, 1), dropped = send(1, 2), next = send(2, 3);
+  dropped.reset();
+  EXPECT_EQ(number_in(*own), 1);
+  EXPECT_EQ(number_in(*next), 3);
+  EXPECT_EQ(offload_->counters().late, 1) << "the next one came ahead";
+}
+
 TEST_F(OffloadTest, KeepsRanksApart) {
   start(/*horizon=*/4);
   const auto parcel = [&](int rank) {
