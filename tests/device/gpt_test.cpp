@@ -75,7 +75,9 @@ TEST(GptOnDevice, TakesADictOfItsOwnDeviceBack) {
     const auto before = model.state_dict();
     smp::StateDict copies;
     for (const auto& [name, tensor] : before) copies.insert(name, tensor.clone());
-    if (smp::rank() == 0) EXPECT_FALSE(copies.begin()->second.is_cpu());
+    if (smp::rank() == 0) {
+      EXPECT_FALSE(copies.begin()->second.is_cpu());
+    }
     trainer.step();
     model.load_state_dict(copies);
     const auto after = model.state_dict();
