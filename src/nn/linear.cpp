@@ -21,11 +21,16 @@ at::Tensor cast_weight(const at::Tensor& weight, c10::DeviceType device) {
   return cast;
 }
 
+/// False on devices that autocast does not know, as meta.
+bool is_autocast_on(c10::DeviceType device) {
+  return at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device);
+}
+
 }  // namespace
 
 at::Tensor LinearImpl::forward(const at::Tensor& input) {
   const auto device = input.device().type();
-  if (!at::autocast::is_autocast_enabled(device)) return torch::nn::LinearImpl::forward(input);
+  if (!is_autocast_on(device)) return torch::nn::LinearImpl::forward(input);
   return at::linear(input, cast_weight(weight, device), bias);
 }
 
