@@ -34,4 +34,12 @@ at::Tensor LinearImpl::forward(const at::Tensor& input) {
   return at::linear(input, cast_weight(weight, device), bias);
 }
 
+/// LibTorch's makes one of its own class.
+std::shared_ptr<torch::nn::Module> LinearImpl::clone(
+    const std::optional<torch::Device>& device) const {
+  const auto plain =
+      std::dynamic_pointer_cast<torch::nn::LinearImpl>(torch::nn::LinearImpl::clone(device));
+  return std::shared_ptr<LinearImpl>(new LinearImpl(*plain));
+}
+
 }  // namespace smp::nn

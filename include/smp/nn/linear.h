@@ -3,6 +3,9 @@
 
 #include <torch/nn/modules/linear.h>
 
+#include <memory>
+#include <optional>
+
 #include "smp/detail/export.h"
 #include "smp/nn/layer.h"
 
@@ -19,6 +22,12 @@ class SMP_API LinearImpl : public torch::nn::LinearImpl {
   /// Returns input [*, in_features] times weight^T plus bias: [*, out_features]. Under autocast of
   /// the input's device one rounding, as at::linear; else the bits of torch::nn::Linear.
   at::Tensor forward(const at::Tensor& input);
+  /// Returns a layer of this class with tensors of its own, on `device` if one is given.
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override;
+
+ private:
+  explicit LinearImpl(const torch::nn::LinearImpl& plain) : torch::nn::LinearImpl(plain) {}
 };
 
 }  // namespace nn

@@ -216,9 +216,12 @@ TEST(SlicedState, IsRefusedIfItDoesNotFitTheWhole) {
             [&] {
               auto net = make_marked(1);
               DistributedModel model(net);
-              EXPECT_THAT(
-                  refusal<UsageError>([&] { model.load_state_dict(model.local_state_dict()); }),
-                  HasSubstr("shape of table.weight: [6, 2], but the model has [6, 4]"));
+              StateDict narrow;
+              for (const auto& [name, values] : model.state_dict()) {
+                narrow.insert(name, name == "table.weight" ? at::ones({6, 3}) : values);
+              }
+              EXPECT_THAT(refusal<UsageError>([&] { model.load_state_dict(narrow); }),
+                          HasSubstr("shape of table.weight: [6, 3], but the model has [6, 4]"));
             },
             config_of({2, 1}), {1});
 }
