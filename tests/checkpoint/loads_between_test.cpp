@@ -113,6 +113,7 @@ Shared make_shared_net(std::uint64_t seed) {
 
 StateDict copied(const StateDict& dict) {
   StateDict copy;
+  copy.metadata = dict.metadata;
   for (const auto& [name, tensor] : dict) copy.insert(name, tensor.clone());
   return copy;
 }
@@ -144,10 +145,22 @@ TEST(LoadsBetween, PartsOfRanksThatShareModulesAreTheirSlices) {
                       EXPECT_TRUE(torch::equal(loaded.at(name), tensor)) << name;
                     }
                   }
-                  EXPECT_THAT(refusal<UsageError>([&] {
-                                first.load_state_dict(tp_rank() == 0 ? part : StateDict());
-                              }),
-                              AllOf(HasSubstr("gives slices of"), HasSubstr("local_state_dict()")));
+                  const auto refused = [&](const StateDict& dict) {
+                    return refusal<UsageError>([&] { first.load_state_dict(dict); });
+                  };
+                  EXPECT_THAT(refused(tp_rank() == 0 ? part : StateDict()),
+                              AllOf(HasSubstr("was given a.weight"),
+                                    HasSubstr("its own local_state_dict()")));
+                  auto swapped = copied(part);
+                  swapped.metadata = {{"smp.slices", "rank 5 of 8"}};
+                  EXPECT_THAT(refused(swapped), HasSubstr("was given the slices of rank 5 of 8"));
+                  auto of_another_model = copied(part);  // whose tensors are as large as slices
+                  of_another_model.metadata.clear();
+                  EXPECT_THAT(refused(of_another_model), HasSubstr("shape of"));
+                  const auto kept = first.state_dict(kAllPpRanks);
+                  for (const auto& [name, tensor] : whole) {
+                    EXPECT_TRUE(torch::equal(kept.at(name), tensor)) << name;
+                  }
                 },
                 config, {.seed = 1});
     }

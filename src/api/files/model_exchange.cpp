@@ -366,46 +366,6 @@ LoadResult load_model(DistributedModelBase& model, Offer offer, bool strict, con
   return load->result();
 }
 
-StateDict with_wholes(const DistributedModelBase& model, const StateDict& dict,
-                      std::string& problem) {
-  const auto& rank = Rank::current();
-  const WholeTensors whole(rank, model);
-  if (!whole.any()) return dict;
-  std::unordered_map<std::string, at::Tensor> slices;
-  for (const auto& [tensor, names] : checkpoints::tensors_of(model.base_module())) {
-    for (const auto& name : names) {
-      if (whole.is_slice(tensor)) slices.emplace(name, tensor);
-    }
-  }
-  const auto is_slice = [&](const StateDict::Item& item) {
-    const auto own = slices.find(item.first);
-    const auto& values = item.second;
-    return own != slices.end() && !server::is_foreign(values) && !deferred::is_delayed(values) &&
-           values.sizes() == own->second.sizes() && values.sizes() != whole.sizes(own->second);
-  };
-  std::vector<std::string> own;
-  for (const auto& item : dict) {
-    if (is_slice(item)) own.push_back(base::concat(item.first, ' ', item.second.scalar_type()));
-  }
-  const auto holders = rank.groups().slice_holders();
-  const auto all = gather_values(holders, own, "slices to load");
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i] == own) continue;
-    problem = base::concat("rank ", rank.topology().rank(), " gives slices of ", own.size(),
-                           " parameters, and rank ", holders.members()[static_cast<int>(i)],
-                           ", which holds other slices of them, of ", all[i].size(),
-                           "; give whole tensors, or on each rank what its local_state_dict() was");
-    return dict;
-  }
-  StateDict wholes;
-  wholes.metadata = dict.metadata;
-  for (const auto& item : dict) {
-    wholes.insert(item.first,
-                  is_slice(item) ? whole.joined(slices.at(item.first), item.second) : item.second);
-  }
-  return wholes;
-}
-
 Offer offer_of(StateDict dict, const std::vector<NamedTensor>& targets) {
   const Memory memory(targets);
   Offer offer;

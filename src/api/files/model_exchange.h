@@ -50,13 +50,6 @@ LoadResult load_model(DistributedModelBase& model, checkpoints::Offer offer, boo
 LoadResult load_module(torch::nn::Module& module, const checkpoints::Offer& offer, bool strict,
                        const char* what);
 
-/// Returns `dict` with slices, which local_state_dict() gives where ranks share modules, joined to
-/// the whole tensors that load_model() takes. What has the size of this rank's slice is one. All
-/// ranks that hold slices of the model call it. Suspends.
-/// @param problem  set where other ranks do not give the other slices
-StateDict with_wholes(const DistributedModelBase& model, const StateDict& dict,
-                      std::string& problem);
-
 /// Returns an offer of the tensors of `dict`, which the offer keeps; with a problem if one of them
 /// has no values.
 /// @param targets  what will be written: a tensor of `dict` that lies in the memory of another

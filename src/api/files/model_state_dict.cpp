@@ -5,6 +5,7 @@
 #include <exception>
 #include <unordered_set>
 
+#include "api/files/local_slices.h"
 #include "api/files/model_exchange.h"
 #include "api/rank/public_call.h"
 #include "api/state/session_state.h"
@@ -107,7 +108,9 @@ StateDict DistributedModelBase::local_state_dict() const {
                 "local_state_dict: ", deferred::no_values_yet(names[0]));
     values.push_back(owns(tensor) ? tensor.detach() : at::Tensor());
   }
-  return dict_of(base_module(), tensors, values);
+  auto part = dict_of(base_module(), tensors, values);
+  mark_slices(*this, part);
+  return part;
 }
 
 LoadResult DistributedModelBase::load_state_dict(const StateDict& dict, bool strict) {
