@@ -1,12 +1,16 @@
 // server/backward/backward_pass.cpp: order of nodes and hooks, captures and checks are those of
-// LibTorch's engine. Threads: the rank's thread.
+// LibTorch's engine, but for casts of weights (age_of). Threads: the rank's thread.
 #include "server/backward/backward_pass.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/generated/Functions.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <typeinfo>
 #include <utility>
@@ -58,6 +62,18 @@ void validate(const Node& node, variable_list& outputs) {
 bool can_compute_twice(const GraphNode& entry) {
   return entry.also_leaves && entry.node->post_hooks().empty() &&
          computes_gradients_apart(*entry.node);
+}
+
+/// The age by which ready nodes take turns, the youngest first. The cast of a weight is as young as
+/// AccumulateGrad: autocast keeps it for all microbatches, so by its own age it would be the last of
+/// a later one's backward, and the gradients of all casts would wait for it.
+std::uint64_t age_of(const Node& node) {
+  using torch::autograd::AccumulateGrad;
+  const bool casts = typeid(node) == typeid(torch::autograd::generated::ToCopyBackward0);
+  if (!casts || dynamic_cast<const AccumulateGrad*>(node.next_edge(0).function.get()) == nullptr) {
+    return node.sequence_nr();
+  }
+  return std::numeric_limits<std::uint64_t>::max();
 }
 
 /// Adds to the exception that is being handled, which came while `node` was computed.
@@ -120,7 +136,7 @@ void BackwardPass::deliver(NodeIndex target, std::uint32_t input, at::Tensor&& g
   add_gradient(entry.inputs[input], std::move(gradient));
   if (entry.dependencies > 0) return;
   auto& queue = part_ == Part::kFirst && entry.only_leaves ? put_off_ : ready_;
-  queue.push({replies_taken_, entry.node->sequence_nr(), target});
+  queue.push({replies_taken_, age_of(*entry.node), target});
 }
 
 /// Runs hooks, captures and the node itself. As in LibTorch's engine, a capture gets the gradient
@@ -302,7 +318,7 @@ void BackwardPass::pass_on_to(Targets targets, NodeIndex index, variable_list& o
 /// older.
 void BackwardPass::put_off(NodeIndex index, ForLeaves&& kept) {
   for_leaves_.emplace(index, std::move(kept));
-  put_off_.push({replies_taken_, graph_.nodes[index].node->sequence_nr(), index});
+  put_off_.push({replies_taken_, age_of(*graph_.nodes[index].node), index});
 }
 
 bool BackwardPass::is_among(Targets targets, NodeIndex target) const {
