@@ -373,13 +373,13 @@ void OptimizerShare::load_at_placement(DistributedModelBase& model, State::Load 
 /// program that fills in gradients by itself are there.
 static void warn_of_missing_backward(const SessionParts& session,
                                      torch::optim::Optimizer& optimizer) {
-  if (session.rank.topology().rank() != 0) return;
+  if (session.rank.topology().rank() != 0 || !session.state.lacks_backward()) return;
   for (const auto& group : optimizer.param_groups()) {
     for (const auto& parameter : group.params()) {
       if (parameter.grad().defined()) return;
     }
   }
-  if (!session.state.take_missing_backward()) return;
+  session.state.note_backward();  // once is enough
   base::log(base::LogLevel::kWarning,
             "rank 0: smp::DistributedOptimizer::step() after steps whose bodies called no "
             "model.backward(loss): there are no gradients, and nothing is trained. Call "

@@ -89,12 +89,10 @@ class SessionState {
   /// Of jobs that this one goes on for; fewer than none if it counts from less than it has run.
   std::int64_t earlier_steps() const noexcept { return earlier_steps_; }
   void set_earlier_steps(std::int64_t count) noexcept { earlier_steps_ = count; }
-  /// A body has called model.backward(); on pp_rank 0, where bodies run.
+  /// True if steps with gradients have run, and none of their bodies called model.backward(). On
+  /// pp_rank 0, where bodies run.
+  bool lacks_backward() const noexcept { return any_has_gradients_ && !has_backward_; }
   void note_backward() noexcept { has_backward_ = true; }
-  /// True once, if steps with gradients have run and none of them called model.backward().
-  bool take_missing_backward() noexcept {
-    return any_has_gradients_ && !std::exchange(has_backward_, true);
-  }
   /// The number by which the next step of an optimizer draws; all ranks make as many, while their
   /// steps may differ (evaluations of one replica, replicas without a batch).
   std::int64_t take_rounding() noexcept { return roundings_++; }
