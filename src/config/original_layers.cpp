@@ -179,9 +179,10 @@ OriginalSection layers() {
           {"parameter_creation_scope", "`register_slice(name, whole, dim)`",
            "of `smp::DistributedModule`", "Replacement.TakesRulesOfTheUsersAndLeavesWhatIsBelow"},
           {"parameter_creation_scope(scaled_batch)", "`register_slice` or `register_parameter`",
-           "slices see the group's batch, whole parameters their own samples; of a whole one that "
-           "sees the group's docs/tensor_parallelism.md says more (Your own)",
-           "BatchPrimitives.MakeModulesThatAreRightWithBothKindsOfBatches"},
+           "slices see the group's batch, whole parameters their own samples; a whole one that "
+           "sees "
+           "the group's is used through `used_in_part_for_tp`",
+           "UsedInPartTraining.GradientsAreThoseOfOneProcess"},
           {"parameter_creation_scope(dtype)", "the dtype of `whole`", "",
            "LayerArguments.SlicesHaveTheTypeOfTheWhole"},
           {"parameter_creation_scope(use_normal)",

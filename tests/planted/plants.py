@@ -591,7 +591,7 @@ PLANTS = [
           "return group.same_batch() ? Multiplied", "return group.size() > 1 ? Multiplied",
           [("test_tp", "DistributedGroupedQueryAttention.*:UsedInPart.*")]),
     Plant("a norm's weight has the gradient of a rank's positions", "src/tp/slices/split_rms_norm.cpp",
-          "nn::root_mean_square_norm(x, used_in_part(weight), options_)",
+          "nn::root_mean_square_norm(x, used_in_part_for_tp(weight), options_)",
           "nn::root_mean_square_norm(x, weight, options_)", [("test_tp", "DistributedDecoderLayer.*")]),
     Plant("a sum over slices of a row has the gradient of one of them", "src/tp/slices/split_rms_norm.cpp",
           "bwd_allreduce_for_tp(fwd_allreduce_for_tp(wide.square().sum(-1, /*keepdim=*/true)))",

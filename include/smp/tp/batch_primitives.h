@@ -40,4 +40,11 @@ SMP_API at::Tensor whole_batch_for_tp(const at::Tensor& batch);
 /// [N, ..] -> [B, ..].
 SMP_API at::Tensor batch_of_sums_for_tp(const at::Tensor& addends);
 
+/// Returns `parameter`, which is whole on every rank and of which each uses a part for all samples,
+/// with a gradient that becomes right when it is added up over the ranks like that of any whole
+/// parameter. Each rank's gradient is a part of a sum: of the loss of all samples, which T losses
+/// of own samples make up, so that the sum is right as it is; or of the one loss of a prescaled
+/// batch, whose sum over the ranks is divided by T, so that it is multiplied by T. Nothing is sent.
+SMP_API at::Tensor used_in_part_for_tp(const at::Tensor& parameter);
+
 }  // namespace smp

@@ -1,12 +1,12 @@
-// tp/group/used_in_part.cpp: see the header.
-#include "tp/group/used_in_part.h"
+// tp/group/used_in_part.cpp: whole parameters of which each rank uses a part.
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "smp/tp/batch_primitives.h"
 #include "tp/group/tensor_parallel.h"
 
-namespace smp::tp {
+namespace smp {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -25,10 +25,10 @@ struct MultipliedGradient : torch::autograd::Function<MultipliedGradient> {
 
 }  // namespace
 
-at::Tensor used_in_part(const at::Tensor& parameter) {
-  const auto& group = TensorParallel::current();
+at::Tensor used_in_part_for_tp(const at::Tensor& parameter) {
+  const auto& group = tp::TensorParallel::current();
   return group.same_batch() ? MultipliedGradient::apply(parameter, std::int64_t{group.size()})
                             : parameter;
 }
 
-}  // namespace smp::tp
+}  // namespace smp

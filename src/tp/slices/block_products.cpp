@@ -8,7 +8,6 @@
 #include "smp/tp/batch_primitives.h"
 #include "smp/tp/primitives.h"
 #include "tp/group/tensor_parallel.h"
-#include "tp/group/used_in_part.h"
 #include "tp/slices/joined_product.h"
 #include "tp/slices/sequence_parts.h"
 
@@ -19,7 +18,7 @@ namespace {
 at::Tensor own_rows(const at::Tensor& parameter, const ChannelShare& share) {
   if (share.cut()) return parameter;
   const auto rank = static_cast<std::size_t>(TensorParallel::current().rank());
-  return used_in_part(parameter).narrow(0, share.first[rank], share.count);
+  return used_in_part_for_tp(parameter).narrow(0, share.first[rank], share.count);
 }
 
 /// Rearranges partial sums of all channels, [T·B, S, C], by the rank that gets them: [T, T·B, S,
@@ -132,7 +131,7 @@ at::Tensor joined_by(Layout layout, const SplitLinear& layer, const at::Tensor& 
                     : layout == Layout::kSequence ? summed_sequence(products)
                                                   : batch_of_sums_for_tp(products);
   if (!layer->bias.defined()) return sums;
-  return sums + (layout == Layout::kSequence ? used_in_part(layer->bias) : layer->bias);
+  return sums + (layout == Layout::kSequence ? used_in_part_for_tp(layer->bias) : layer->bias);
 }
 
 }  // namespace smp::tp

@@ -5,8 +5,8 @@
 
 #include "nn/accumulate_type.h"
 #include "nn/root_mean_square.h"
+#include "smp/tp/batch_primitives.h"
 #include "smp/tp/primitives.h"
-#include "tp/group/used_in_part.h"
 
 namespace smp::tp {
 
@@ -35,7 +35,7 @@ at::Tensor SplitRmsNormImpl::forward(const at::Tensor& x) {
 }
 
 at::Tensor SplitRmsNormImpl::of_own_rows(const at::Tensor& x) {
-  return nn::root_mean_square_norm(x, used_in_part(weight), options_);
+  return nn::root_mean_square_norm(x, used_in_part_for_tp(weight), options_);
 }
 
 at::Tensor SplitRmsNormImpl::of_slices(const at::Tensor& slices) const {

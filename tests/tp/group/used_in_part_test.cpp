@@ -1,9 +1,8 @@
 // The average over ranks that each use a part of a whole parameter is its gradient.
-#include "tp/group/used_in_part.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "smp/tp/batch_primitives.h"
 #include "tp/tp_group.h"
 
 namespace smp::tp {
@@ -17,7 +16,7 @@ TEST(UsedInPart, CountsAPartOfAPrescaledBatchForAll) {
         job, kSize,
         [&](int rank) {
           const auto parameter = at::ones({kSize}, at::kDouble).requires_grad_();
-          const auto part = used_in_part(parameter).narrow(0, rank, 1) * 5;
+          const auto part = used_in_part_for_tp(parameter).narrow(0, rank, 1) * 5;
           backward(part, at::ones_like(part));
           auto expected = at::zeros({kSize}, at::kDouble);
           expected[rank] = batches == Batches::kOwn ? 5 : 5 * kSize;
