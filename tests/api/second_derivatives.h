@@ -27,6 +27,13 @@ inline std::vector<at::Tensor> differentiate(const std::vector<at::Tensor>& outp
   return torch::autograd::grad(outputs, inputs, grad_outputs, true, create_graph, true);
 }
 
+inline at::Tensor leaf(const at::Tensor& x) { return x.detach().clone().requires_grad_(); }
+
+/// (|dy/dx| - 1)^2, as Wasserstein GANs with a gradient penalty have it.
+inline at::Tensor slope_penalty(const at::Tensor& gradient) {
+  return (gradient.norm(2, 1) - 1).square().mean();
+}
+
 /// How a program of second derivatives is run on several ranks.
 struct SecondDerivatives {
   std::vector<std::pair<std::string, int>> places;  ///< of modules: the stage, modulo the ranks

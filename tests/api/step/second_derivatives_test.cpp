@@ -10,16 +10,11 @@ using at::Tensor;
 using testing::AllOf;
 using testing::HasSubstr;
 
-Tensor leaf(const Tensor& x) { return x.detach().clone().requires_grad_(); }
-
-/// (|dy/dx| - 1)^2, as Wasserstein GANs with a gradient penalty have it.
-Tensor penalty_of(const Tensor& gradient) { return (gradient.norm(2, 1) - 1).square().mean(); }
-
 TEST(SecondDerivatives, OfAGradientPenalty) {
   expect_chain_as_in_one_process([](Chain& net, const Tensor& x, const LossBackward& backward) {
     const auto between = leaf(x * 0.7 + 0.1);
     const auto gradient = differentiate({net(between).sum()}, {between})[0];
-    backward(net(x).mean() + penalty_of(gradient));
+    backward(net(x).mean() + slope_penalty(gradient));
   });
 }
 
@@ -30,7 +25,7 @@ TEST(SecondDerivatives, WhereTheGradientDependsOnTheOutputs) {
     const auto hidden = net->a(input);
     const auto y = net->c(net->b(hidden));
     const auto found = differentiate({y.pow(3).sum()}, {input, hidden});
-    backward(y.square().mean() + penalty_of(found[0]) + (found[1] * hidden).sum());
+    backward(y.square().mean() + slope_penalty(found[0]) + (found[1] * hidden).sum());
   });
 }
 
@@ -122,7 +117,7 @@ TEST(SecondDerivatives, AfterAFirstBackward) {
     backward(net(x).square().sum());
     const auto input = leaf(x);
     const auto gradient = differentiate({net(input).sum()}, {input})[0];
-    backward(penalty_of(gradient));
+    backward(slope_penalty(gradient));
     backward(net(x + gradient.detach()).sum());
   });
 }
@@ -214,7 +209,7 @@ TEST(SecondDerivatives, ThroughCallsOfRemoteModules) {
     const auto y = net(input);
     const auto gradient = differentiate({y.square().sum()}, {input})[0];
     const auto other = differentiate({y.sin().sum()}, {input})[0];
-    backward(y.sum() + penalty_of(gradient) + (gradient * other).sum());
+    backward(y.sum() + slope_penalty(gradient) + (gradient * other).sum());
   });
 }
 
@@ -277,119 +272,12 @@ TEST(SecondDerivatives, InsideARemoteModule) {
   }
 }
 
-/// Its nodes read the weights themselves, not views of them.
-struct ScaledImpl : torch::nn::Module {
-  ScaledImpl()
-      : weight(register_parameter("weight", torch::linspace(1, 2, 3, torch::kDouble))),
-        norm(register_module("norm", nn::LayerNorm(torch::nn::LayerNormOptions({3})))) {
-    to(torch::kDouble);
-  }
-  Tensor forward(const Tensor& x) { return norm(x * weight).pow(3); }
-  Tensor weight;
-  nn::LayerNorm norm;
-};
-SMP_MODULE(Scaled);
-
-struct WithScaledImpl : torch::nn::Module {
-  WithScaledImpl() : scaled(register_module("scaled", Scaled())) {}
-  Scaled scaled;
-};
-SMP_MODULE(WithScaled);
-
-// The trial runs these nodes in the body, which does not make it a reader of the weights.
-TEST(SecondDerivatives, OfWeightsThatNodesRead) {
-  SecondDerivatives how{{{"scaled", 1}}};
-  expect_as_in_one_process<WithScaled>(
-      [] { return WithScaled(); }, how,
-      [](WithScaled& net, const Tensor& x, const LossBackward& backward) {
-        const auto input = leaf(x);
-        backward(penalty_of(differentiate({net->scaled(input).sum()}, {input})[0]));
-      });
-}
-
-struct NormedImpl : torch::nn::Module {
-  NormedImpl()
-      : linear(register_module("linear", nn::Linear(nn::LinearOptions(3, 3).bias(false)))),
-        norm(register_module("norm", nn::BatchNorm1d(3))) {
-    to(torch::kDouble);
-  }
-  Tensor forward(const Tensor& x) { return norm(linear(x)).tanh(); }
-  nn::Linear linear;
-  nn::BatchNorm1d norm;
-};
-SMP_MODULE(Normed);
-
-struct WithNormedImpl : torch::nn::Module {
-  WithNormedImpl() : normed(register_module("normed", Normed())) {}
-  Normed normed;
-};
-SMP_MODULE(WithNormed);
-
-// What the backward of a normalisation is given of its running statistics it does not write.
-TEST(SecondDerivatives, OfNormalisationsWithRunningStatistics) {
-  SecondDerivatives how{{{"normed", 1}}};
-  how.rows = 6;
-  const auto make = [] {
-    torch::manual_seed(8);
-    return WithNormed();
-  };
-  expect_as_in_one_process<WithNormed>(
-      make, how, [](WithNormed& net, const Tensor& x, const LossBackward& backward) {
-        // Rows on a line would be normalised to the same few numbers, and the penalty be of
-        // nothing.
-        const auto input = leaf((x * 7).sin());
-        const auto y = net->normed(input);
-        backward(y.sin().mean() + penalty_of(differentiate({y.square().sum()}, {input})[0]));
-      });
-}
-
-/// Attention as LibTorch computes it, whose fast kernels can be differentiated once.
-struct AttendingImpl : torch::nn::Module {
-  AttendingImpl() : queries(register_module("queries", nn::Linear(3, 3))) { to(torch::kDouble); }
-  Tensor forward(const Tensor& x) {
-    const auto heads = x.view({1, 1, x.size(0), 3});
-    return at::scaled_dot_product_attention(queries(heads), heads, heads).view({-1, 3});
-  }
-  nn::Linear queries;
-};
-SMP_MODULE(Attending);
-
-struct WithAttendingImpl : torch::nn::Module {
-  WithAttendingImpl() : attending(register_module("attending", Attending())) {}
-  Attending attending;
-};
-SMP_MODULE(WithAttending);
-
-TEST(SecondDerivatives, OfAttentionNeedTheKernelThatHasThem) {
-  const auto train = [] {
-    SecondDerivatives how{{{"attending", 1}}};
-    expect_as_in_one_process<WithAttending>(
-        [] {
-          torch::manual_seed(9);
-          return WithAttending();
-        },
-        how,
-        [](WithAttending& net, const Tensor& x, const LossBackward& backward) {
-          const auto input = leaf(x);
-          const auto gradient = differentiate({net->attending(input).square().sum()}, {input})[0];
-          if (is_initialized() || !at::globalContext().userEnabledFlashSDP()) {
-            backward(gradient.square().sum());
-          }
-        });
-  };
-  EXPECT_THAT(refusal<std::exception>(train),
-              AllOf(HasSubstr("attending (backward)"), HasSubstr("setSDPUseFlash(false)")));
-  at::globalContext().setSDPUseFlash(false);
-  train();
-  at::globalContext().setSDPUseFlash(true);
-}
-
 // ---- modes -------------------------------------------------------------------------------------
 
 void penalise(Chain& net, const Tensor& x, const LossBackward& backward) {
   const auto input = leaf(x);
   const auto y = net(input);
-  backward(y.mean() + penalty_of(differentiate({y.square().sum()}, {input})[0]));
+  backward(y.mean() + slope_penalty(differentiate({y.square().sum()}, {input})[0]));
 }
 
 TEST(SecondDerivatives, InStepsThatAreReplayed) {
