@@ -137,7 +137,9 @@ class PlainIn16Bits {
 
   void note_gradients(int step) {
     for (std::size_t i = 0; i < names_.size(); ++i) {
-      trace_.gradients["step " + std::to_string(step) + " " + names_[i]] = gradient(i);
+      const auto own = gradient(i);
+      trace_.gradients["step " + std::to_string(step) + " " + names_[i]] =
+          own.defined() ? own.to(torch::kDouble) / scale() : own;
     }
   }
 
@@ -205,6 +207,11 @@ inline Trace train_in_16_bits(const Case& c, const std::string& precision,
     scaler.step(optimizer);
     if (precision == "fp16") scaler.update();
   }
+  if (precision == "fp16") {
+    for (auto& [name, gradient] : trace.gradients) {
+      if (gradient.defined()) gradient = gradient.to(torch::kDouble) / kLossScale;
+    }
+  }
   trace.note_finals(model.local_named_parameters());
   trace.note_finals(model.local_named_buffers());
   return trace;
@@ -245,7 +252,8 @@ inline double error_of(const std::map<std::string, Tensor>& ours,
     if (!own.defined()) continue;
     const auto wide = due.to(torch::kDouble);
     const auto scale = std::max(1e-3, wide.abs().max().item<double>());
-    most = std::max(most, (own.to(torch::kDouble) - wide).abs().max().item<double>() / scale);
+    const double error = (own.to(torch::kDouble) - wide).abs().max().item<double>() / scale;
+    if (!(error <= most)) most = error;  // NaN too
   }
   return most;
 }
@@ -257,39 +265,23 @@ inline double error_of(const std::map<std::string, Tensor>& ours,
 inline const std::map<std::string, double> kTolerances{
     {"fp32", 2e-5}, {"amp", 0.05}, {"bf16", 0.06}, {"bf16_sr", 0.06}, {"fp16", 0.01}};
 
-/// Gradients of these are compared in the first step only. In the first model that of a bias of
-/// keys is zero but for roundings (7e-21 in float64, since softmax does not see it), which differ
-/// by as much as they are large; in the second a rounding may turn a branch.
-inline bool first_step_only(const Case& c) {
-  return c.name == "struct, optional, tuple, map, list, integer output" ||
-         c.name == "branch per microbatch, module never called";
-}
-
-inline std::map<std::string, Tensor> of_first_step(const std::map<std::string, Tensor>& all) {
-  std::map<std::string, Tensor> some;
-  for (const auto& [name, tensor] : all) {
-    if (name.rfind("step 0 ", 0) == 0) some[name] = tensor;
-  }
-  return some;
-}
-
-/// Results of one stage have the bits of one process, in any number of replicas; the rest is as
-/// near to float64 as one process is, but for kTolerances.
+/// One stage has the bits of one process, in any number of replicas. Several are as near to it as
+/// kTolerances say, or as three times its own distance from float64: gradients of a bias of keys,
+/// which softmax makes zero, are roundings alone, and differ by as much as they are large.
 inline void expect_near(const Case& c, const Trace& ours, const Trace& reference,
                         const Trace& exact, double tolerance, bool one_stage) {
   ASSERT_EQ(ours.losses.size(), reference.losses.size());
   for (std::size_t i = 0; i < ours.losses.size(); ++i) {
-    const double own = one_stage ? 1e-6 : tolerance;
     EXPECT_NEAR(ours.losses[i], reference.losses[i],
-                own * std::max(0.1, std::abs(reference.losses[i])));
+                (one_stage ? 1e-6 : tolerance) * std::max(0.1, std::abs(reference.losses[i])));
   }
   if (one_stage) {
     EXPECT_EQ(error_of(ours.gradients, reference.gradients), 0);
     EXPECT_EQ(error_of(ours.finals, reference.finals), 0);
     return;
   }
-  const auto& gradients = first_step_only(c) ? of_first_step(ours.gradients) : ours.gradients;
-  EXPECT_LE(error_of(gradients, reference.gradients), tolerance);
+  EXPECT_LE(error_of(ours.gradients, reference.gradients),
+            std::max(tolerance, 3 * error_of(reference.gradients, exact.gradients)));
   EXPECT_LE(error_of(ours.finals, reference.finals), tolerance);
   EXPECT_LE(error_of(ours.finals, exact.finals),
             2 * error_of(reference.finals, exact.finals) + tolerance / 10);

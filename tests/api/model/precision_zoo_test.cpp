@@ -2,6 +2,9 @@
 // LibTorch that does the same arithmetic.
 #include <gmock/gmock.h>
 
+#include <cstddef>
+#include <vector>
+
 #include "zoo/precision.h"
 
 namespace smp::zoo {
@@ -9,16 +12,20 @@ namespace precision_zoo_test {
 
 class PrecisionZoo : public testing::TestWithParam<std::size_t> {};
 
-constexpr std::size_t kModels = 12;  // chains, branches, values
-
-/// Models that draw random numbers have no such process, and LibTorch adds up rows that are looked
-/// up in 16 bits.
-TEST_P(PrecisionZoo, EqualsOneProcess) {
-  const auto c = all_cases()[GetParam()];
-  if (!c.random) expect_one_process_in_16_bits(c);
+/// Of chains, branches and values. Models that draw random numbers have no such process, and
+/// LibTorch adds up rows that are looked up in 16 bits.
+std::vector<std::size_t> models() {
+  constexpr std::size_t kFirst = 12;
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < kFirst; ++i) {
+    if (!all_cases()[i].random) numbers.push_back(i);
+  }
+  return numbers;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PrecisionZoo, testing::Range<std::size_t>(0, kModels));
+TEST_P(PrecisionZoo, EqualsOneProcess) { expect_one_process_in_16_bits(all_cases()[GetParam()]); }
+
+INSTANTIATE_TEST_SUITE_P(Models, PrecisionZoo, testing::ValuesIn(models()));
 
 }  // namespace precision_zoo_test
 }  // namespace smp::zoo

@@ -186,7 +186,8 @@ double difference(const State& one, const State& other) {
   for (const auto& [name, value] : one.model) {
     const auto wide = other.model.at(name).to(at::kDouble);
     const auto scale = std::max(1e-3, wide.abs().max().item<double>());
-    most = std::max(most, (value.to(at::kDouble) - wide).abs().max().item<double>() / scale);
+    const double error = (value.to(at::kDouble) - wide).abs().max().item<double>() / scale;
+    if (!(error <= most)) most = error;  // NaN too
   }
   return most;
 }
