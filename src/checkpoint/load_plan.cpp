@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text/excerpt.h"
 #include "checkpoint/first_difference.h"
 #include "checkpoint/names.h"
 #include "d2d/tensors/overlap.h"
@@ -37,20 +38,23 @@ std::unordered_map<std::string, std::size_t> places_of(const std::vector<TensorI
 void add_list(std::string& text, const char* title, const std::vector<std::string>& names) {
   if (names.empty()) return;
   text += base::concat("\n  ", title, ": ");
-  for (std::size_t i = 0; i < names.size(); ++i) text += (i > 0 ? ", " : "") + names[i];
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text += (i > 0 ? ", " : "") + base::excerpt(names[i]);
+  }
 }
 
 std::string mismatch(const TensorInfo& model, const TensorInfo& offered) {
   if (model.sizes != offered.sizes) {
-    return base::concat("shape of ", offered.name, ": ", c10::IntArrayRef(offered.sizes),
-                        ", but the model has ", c10::IntArrayRef(model.sizes));
+    return base::concat("shape of ", base::excerpt(offered.name), ": ",
+                        c10::IntArrayRef(offered.sizes), ", but the model has ",
+                        c10::IntArrayRef(model.sizes));
   }
   // LibTorch casts no packed types, whatever canCast() says.
   const bool packed = offered.dtype == c10::ScalarType::Float4_e2m1fn_x2 ||
                       model.dtype == c10::ScalarType::Float4_e2m1fn_x2;
   if (packed ? offered.dtype != model.dtype : !c10::canCast(offered.dtype, model.dtype)) {
-    return base::concat("dtype of ", offered.name, ": ", offered.dtype, ", but the model has ",
-                        model.dtype, ", which cannot hold it");
+    return base::concat("dtype of ", base::excerpt(offered.name), ": ", offered.dtype,
+                        ", but the model has ", model.dtype, ", which cannot hold it");
   }
   return {};
 }

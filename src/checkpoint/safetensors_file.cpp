@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/memory/file_copy.h"
+#include "base/text/excerpt.h"
 #include "checkpoint/checksum.h"
 
 namespace smp::checkpoints {
@@ -117,13 +118,13 @@ void SafetensorsReader::take_checksums(std::string text) {
 const PlacedTensor& SafetensorsReader::readable(std::size_t index) const {
   const auto& placed = header_.tensors.at(index);
   SMP_REQUIRE_AS(UnsupportedError, placed.unreadable.empty(), file_.path(), ": \"",
-                 placed.info.name, "\": ", placed.unreadable);
+                 base::excerpt(placed.info.name), "\": ", placed.unreadable);
   return placed;
 }
 
 void SafetensorsReader::require_checksum(std::size_t index, std::uint64_t sum) const {
   SMP_REQUIRE(checksums_.empty() || sum == checksums_[index], file_.path(),
-              ": damaged values of \"", header_.tensors[index].info.name,
+              ": damaged values of \"", base::excerpt(header_.tensors[index].info.name),
               "\": their checksum does not fit");
 }
 
@@ -132,7 +133,7 @@ void SafetensorsReader::require_truth_values(const PlacedTensor& placed,
   const bool good =
       placed.info.dtype != c10::ScalarType::Bool ||
       std::all_of(bytes.begin(), bytes.end(), [](char byte) { return byte == 0 || byte == 1; });
-  SMP_REQUIRE(good, file_.path(), ": damaged values of \"", placed.info.name,
+  SMP_REQUIRE(good, file_.path(), ": damaged values of \"", base::excerpt(placed.info.name),
               "\": truth values other than 0 and 1");
 }
 

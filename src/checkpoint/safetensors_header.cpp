@@ -259,8 +259,9 @@ void check_places(const SafetensorsHeader& header, const std::string& name) {
   });
   std::uint64_t at = 0;
   for (const auto* tensor : by_place) {
-    SMP_REQUIRE(tensor->begin == at, name, ": damaged safetensors file: \"", tensor->info.name,
-                "\" starts at byte ", tensor->begin, " of the data, where ", at, " is expected (",
+    SMP_REQUIRE(tensor->begin == at, name, ": damaged safetensors file: \"",
+                base::excerpt(tensor->info.name), "\" starts at byte ", tensor->begin,
+                " of the data, where ", at, " is expected (",
                 tensor->begin < at ? "tensors overlap" : "there is a gap", ")");
     at = tensor->end;
   }

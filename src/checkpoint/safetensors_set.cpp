@@ -80,10 +80,11 @@ std::string difference_between(const SafetensorsSet& first, const SafetensorsSet
     const auto& entry = first.tensors()[i];
     const auto& name = entry.info.name;
     const auto found = others.find(name);
-    if (found == others.end()) return base::concat("\"", name, "\" is in the first only");
+    if (found == others.end())
+      return base::concat("\"", base::excerpt(name), "\" is in the first only");
     const auto& other = second.tensors()[found->second];
     if (entry.info != other.info) {
-      return base::concat("\"", name, "\" is ", entry.info.dtype, ' ',
+      return base::concat("\"", base::excerpt(name), "\" is ", entry.info.dtype, ' ',
                           c10::IntArrayRef(entry.info.sizes), " in the first and ",
                           other.info.dtype, ' ', c10::IntArrayRef(other.info.sizes),
                           " in the second");
@@ -92,15 +93,15 @@ std::string difference_between(const SafetensorsSet& first, const SafetensorsSet
       const auto differs =
           first_difference(first.read(i), second.read(found->second), entry.info.dtype);
       if (differs) {
-        return base::concat("element ", c10::IntArrayRef(differs->place), " of \"", name, "\" is ",
-                            differs->first, " in the first and ", differs->second,
-                            " in the second");
+        return base::concat("element ", c10::IntArrayRef(differs->place), " of \"",
+                            base::excerpt(name), "\" is ", differs->first, " in the first and ",
+                            differs->second, " in the second");
       }
     }
     others.erase(found);
   }
   if (others.empty()) return {};
-  return base::concat("\"", others.begin()->first, "\" is in the second only");
+  return base::concat("\"", base::excerpt(others.begin()->first), "\" is in the second only");
 }
 
 }  // namespace
@@ -135,8 +136,8 @@ void SafetensorsSet::open_folder(const std::string& folder) {
   SMP_REQUIRE(!files.empty(), folder, ": a folder with neither ", kSingle, " nor ", kIndex);
   const SafetensorsReader first(files[0].string());
   const auto slices = slices_in(first);
-  SMP_REQUIRE_AS(UnsupportedError, slices.empty(), first.path(), ": \"", *slices.begin(),
-                 "\": ", slice_text(first.path()));
+  SMP_REQUIRE_AS(UnsupportedError, slices.empty(), first.path(), ": \"",
+                 base::excerpt(*slices.begin()), "\": ", slice_text(first.path()));
   throw UsageError(base::concat(folder, ": a folder with neither ", kSingle, " nor ", kIndex,
                                 "; it has ", listed(files), ": name one of them"));
 }
@@ -186,7 +187,7 @@ void SafetensorsSet::add_tensors_of(const SafetensorsReader& file) {
 const SafetensorsSet::Entry& SafetensorsSet::readable(std::size_t number) const {
   const auto& entry = tensors_.at(number);
   SMP_REQUIRE_AS(UnsupportedError, entry.unreadable.empty(), entry.file->path(), ": \"",
-                 entry.info.name, "\": ", entry.unreadable);
+                 base::excerpt(entry.info.name), "\": ", entry.unreadable);
   return entry;
 }
 

@@ -249,6 +249,23 @@ TEST(RefusedLoads, OfAFileThatIsDamaged) {
   std::filesystem::remove(path);
 }
 
+/// A name of a file is foreign text: what a terminal would obey is written out.
+TEST(RefusedLoads, SayNamesWithoutControlCharacters) {
+  const std::string name = "a\x1b[2J\nb";
+  const auto path = testing::TempDir() + "names." + std::to_string(getpid()) + ".safetensors";
+  save_safetensors({{name, torch::ones({2})}}, path);
+  struct Named : torch::nn::Module {
+    explicit Named(const std::string& name) { register_parameter(name, torch::ones({3})); }
+  };
+  const testing::Matcher<std::string> shown = HasSubstr("a\\x1b[2J\\x0ab");
+  Named same(name), another("other");
+  const auto dict = load_safetensors(path);
+  EXPECT_THAT(refusal([&] { load_state_dict(same, dict); }), AllOf(HasSubstr("shape of"), shown));
+  EXPECT_THAT(refusal([&] { load_state_dict(another, dict); }),
+              AllOf(HasSubstr("unexpected"), shown));
+  std::filesystem::remove(path);
+}
+
 /// Tensors of the model that nothing can be written to come after others that could be.
 TEST(RefusedLoads, IntoTensorsThatCannotBeWritten) {
   struct Late : torch::nn::Module {
