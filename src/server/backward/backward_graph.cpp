@@ -43,13 +43,13 @@ bool may_run_user_code(const GraphNode& entry) {
 }  // namespace
 
 BackwardGraph::BackwardGraph(const edge_list& root_edges, const edge_list& capture_edges,
-                             bool accumulate) {
+                             bool accumulate, const GraphBorder* border) {
   const bool only_captures = !accumulate && !capture_edges.empty();
   const auto least = only_captures ? least_topological_number(capture_edges) : 0;
   nodes.reserve(kFew);
   targets.reserve(kFew);
   for (const auto& edge : root_edges) roots.push_back(target_of(edge));
-  for (NodeIndex i = 0; i < nodes.size(); ++i) expand(i, least);
+  for (NodeIndex i = 0; i < nodes.size(); ++i) expand(i, least, border);
   add_captures(capture_edges);
   if (only_captures) execute_only_towards_captures();
   if (roots.size() == 1 && roots[0] != kNoNode) nodes[roots[0]].only_root = true;
@@ -84,9 +84,14 @@ NodeIndex BackwardGraph::target_of(const Edge& edge) {
   return index;
 }
 
-void BackwardGraph::expand(NodeIndex index, std::uint64_t least) {
+void BackwardGraph::expand(NodeIndex index, std::uint64_t least, const GraphBorder* border) {
   Node& node = *nodes[index].node;
   nodes[index].first_target = static_cast<std::uint32_t>(targets.size());
+  if (border != nullptr && border->contains(node)) {
+    nodes[index].beyond = true;
+    targets.resize(targets.size() + node.num_outputs(), kNoNode);
+    return;
+  }
   nodes[index].kind = kind_of(node);
   runs_user_code = runs_user_code || may_run_user_code(nodes[index]);
   if (least > 0 && node.topological_nr() < least) {
@@ -127,6 +132,14 @@ void BackwardGraph::execute_only_towards_captures() {
     node.execute = std::any_of(first, first + node.node->num_outputs(), [this](NodeIndex target) {
       return target != kNoNode && nodes[target].wanted();
     });
+  }
+}
+
+void BackwardGraph::find_older_nodes() {
+  for (auto& entry : nodes) {
+    if (entry.kind != NodeKind::kAsync) continue;  // what is beyond the border has no kind
+    if (!static_cast<const AsyncNode*>(entry.node)->has_older()) continue;
+    entry.older = targets[entry.first_target + entry.node->num_outputs() - 1];
   }
 }
 

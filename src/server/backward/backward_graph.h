@@ -10,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "server/graph/graph_border.h"
 #include "server/graph/node_kind.h"
 
 namespace smp::server {
@@ -30,9 +31,11 @@ struct GraphNode {
   bool started_ahead = false;  ///< as a part of a chain (AsyncNode::join_chain)
   bool only_leaves = false;    ///< a leaf, or a node below which there are only leaves
   bool also_leaves = false;    ///< not `only_leaves`, but has an edge to such a node
+  bool beyond = false;         ///< the border: what comes is left there
   /// True if backward in one process would reach the node. False if it is reached only through
   /// arguments of remote modules for which these gave no gradient.
   bool reached = false;
+  NodeIndex older = kNoNode;  ///< the node that takes what this one leaves (AsyncNode::has_older)
 
   /// True if the pass has to evaluate the node. LibTorch runs the tensor hooks of a single root
   /// even if nothing is wanted below it.
@@ -51,9 +54,13 @@ struct Capture {
 class BackwardGraph {
  public:
   /// Finds every node that is reachable from `roots`. With captures and without accumulation, as
-  /// for grad(), only nodes that lead to a captured node are executed.
+  /// for grad(), only nodes that lead to a captured node are executed. Not what is below `border`,
+  /// if there is one.
   BackwardGraph(const torch::autograd::edge_list& roots, const torch::autograd::edge_list& captures,
-                bool accumulate);
+                bool accumulate, const GraphBorder* border = nullptr);
+
+  /// Sets GraphNode::older.
+  void find_older_nodes();
 
   /// Sets GraphNode::only_leaves and also_leaves.
   void find_what_only_leaves_need();
@@ -71,7 +78,7 @@ class BackwardGraph {
   NodeIndex target_of(const torch::autograd::Edge& edge);
   NodeIndex find(torch::autograd::Node* node) const;
   NodeIndex add(torch::autograd::Node* node);
-  void expand(NodeIndex index, std::uint64_t least_topological_number);
+  void expand(NodeIndex index, std::uint64_t least_topological_number, const GraphBorder* border);
   void add_captures(const torch::autograd::edge_list& edges);
   void execute_only_towards_captures();
   std::vector<NodeIndex> upwards() const;

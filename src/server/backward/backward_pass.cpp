@@ -65,8 +65,8 @@ bool can_compute_twice(const GraphNode& entry) {
 }
 
 /// The age by which ready nodes take turns, the youngest first. The cast of a weight is as young as
-/// AccumulateGrad: autocast keeps it for all microbatches, so by its own age it would be the last of
-/// a later one's backward, and the gradients of all casts would wait for it.
+/// AccumulateGrad: autocast keeps it for all microbatches, so by its own age it would be the last
+/// of a later one's backward, and the gradients of all casts would wait for it.
 std::uint64_t age_of(const Node& node) {
   using torch::autograd::AccumulateGrad;
   const bool casts = typeid(node) == typeid(torch::autograd::generated::ToCopyBackward0);
@@ -146,6 +146,10 @@ void BackwardPass::evaluate(NodeIndex index) {
   Node& node = *entry.node;
   current_ = &node;
   auto inputs = std::exchange(entry.inputs, {});
+  if (entry.beyond) {
+    if (entry.reached) options_.border->keep(node, std::move(inputs));
+    return;
+  }
   if (!entry.execute) {
     call_tensor_hooks(node, inputs);
     keep_captures(entry, inputs);
@@ -241,9 +245,34 @@ void BackwardPass::start(NodeIndex index, AsyncNode& node, variable_list&& input
   auto done = replies_.expect(index);
   statistics_.count_started(replies_.in_flight());
   const auto chain = chain_from(graph_, index, node, options_);
+  tie(index, node);
+  for (std::size_t i = 1; i < chain.size(); ++i) tie(chain[i].index, *chain[i].node);
   const InsideNode inside;
   if (chain.empty()) return node.start(std::move(inputs), options_, std::move(done));
   start_chain(chain, std::move(inputs), options_, std::move(done), replies_);
+}
+
+/// Tells a node that is about to be started from whom it takes, and to whom it leaves.
+void BackwardPass::tie(NodeIndex index, AsyncNode& node) {
+  const auto older = graph_.nodes[index].older;
+  if (older != kNoNode) node.leave_rest_to(static_cast<AsyncNode&>(*graph_.nodes[older].node));
+  for (const auto& [taker, younger] : left_) {
+    if (taker == index) node.take_rest_of(static_cast<AsyncNode&>(*graph_.nodes[younger].node));
+  }
+}
+
+/// What a node has left reaches the one that takes it, as a gradient would: in this pass, or in the
+/// one that goes on behind the border.
+void BackwardPass::note_rest(NodeIndex index, const AsyncNode& node) {
+  const auto older = graph_.nodes[index].older;
+  if (older == kNoNode || !node.has_left_rest()) return;
+  auto& entry = graph_.nodes[older];
+  entry.reached = true;
+  if (entry.beyond) {
+    static_cast<AsyncNode&>(*entry.node).take_rest_of(node);
+  } else {
+    left_.emplace_back(older, index);
+  }
 }
 
 /// Runs a node that suspends the fiber until the other ranks that take part have come. Its
@@ -273,6 +302,7 @@ void BackwardPass::finish_started(Reply&& reply) {
     if (node.has_passed_on(i)) graph_.nodes[graph_.targets[entry.first_target + i]].reached = true;
   }
   const auto inputs = std::exchange(entry.inputs, {});
+  note_rest(reply.node, node);
   // A module that does not use an argument sends no gradient for it.
   finish(reply.node, std::move(reply.gradients), inputs.empty() ? nullptr : &inputs, false);
 }

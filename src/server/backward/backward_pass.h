@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <queue>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "server/backward/backward_graph.h"
 #include "server/backward/executor.h"
@@ -26,11 +28,13 @@ class BackwardPass {
   /// @param statistics  receives the counts of this pass in addition; must outlive it
   BackwardPass(const edge_list& roots, const edge_list& captures, const BackwardOptions& options,
                GradientSink* sink, BackwardStatistics& statistics)
-      : graph_(roots, captures, options.accumulate),
+      : graph_(roots, captures, options.accumulate, options.border),
         options_(options),
         sink_(sink),
         statistics_(statistics),
-        captured_(captures.size()) {}
+        captured_(captures.size()) {
+    if (options.accumulate && !options.create_graph) graph_.find_older_nodes();
+  }
 
   /// Runs the pass, except for what is put off; may suspend the fiber. @return the captured
   /// gradients, in the order of the captures
@@ -71,6 +75,8 @@ class BackwardPass {
   void deliver_roots(const edge_list& roots, variable_list&& gradients);
   void work();
   void deliver(NodeIndex target, std::uint32_t input, at::Tensor&& gradient, bool reaches);
+  void tie(NodeIndex index, AsyncNode& node);
+  void note_rest(NodeIndex index, const AsyncNode& node);
   void evaluate(NodeIndex index);
   void execute(NodeIndex index, variable_list&& inputs);
   variable_list compute(const GraphNode& entry, Targets targets, variable_list&& inputs);
@@ -100,6 +106,8 @@ class BackwardPass {
   ReplyQueue replies_;
   ReadyNodes put_off_;
   std::unordered_map<NodeIndex, ForLeaves> for_leaves_;
+  /// Older nodes, and who has left them something.
+  std::vector<std::pair<NodeIndex, NodeIndex>> left_;
   Node* current_ = nullptr;  // to blame for an exception
 };
 

@@ -56,7 +56,8 @@ void WeightPart::run() {
 WeightPart run_input_part(const edge_list& roots, variable_list gradients,
                           const BackwardOptions& options, GradientSink* sink) {
   // A trace of the forward is printed for the node that throws, by the pass that made it throw.
-  if (options.keep_graph || torch::autograd::AnomalyMode::is_enabled()) {
+  if (options.keep_graph || options.border != nullptr ||
+      torch::autograd::AnomalyMode::is_enabled()) {
     run_backward(roots, std::move(gradients), options, {}, sink);
     return {};
   }

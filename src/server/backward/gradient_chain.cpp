@@ -44,7 +44,8 @@ void add_followers(BackwardGraph& graph, ChainLink& link, const BackwardOptions&
   const auto* const targets = graph.targets.data() + graph.nodes[link.index].first_target;
   c10::SmallVector<ChainEdge, 8> edges;
   for (std::uint32_t i = 0; i < node.num_outputs(); ++i) {
-    if (targets[i] != kNoNode) edges.push_back({targets[i], node.next_edge(i).input_nr, i});
+    if (targets[i] == kNoNode || targets[i] == graph.nodes[link.index].older) continue;
+    edges.push_back({targets[i], node.next_edge(i).input_nr, i});
   }
   std::sort(edges.begin(), edges.end());
   for (auto first = edges.begin(); first != edges.end();) {

@@ -38,6 +38,7 @@ std::vector<ChainLink> chain_of(const at::Tensor& loss, const BackwardOptions& o
   auto* const node = dynamic_cast<RemoteCall*>(edge.function.get());
   if (node == nullptr || !is_open(node->call().forward())) return {};
   BackwardGraph graph({edge}, {}, true);
+  graph.find_older_nodes();
   if (!may_be_ahead(graph.nodes[graph.roots[0]])) return {};
   auto chain = chain_from(graph, graph.roots[0], *node, options);
   if (chain.empty()) chain.push_back({graph.roots[0], node});

@@ -130,6 +130,7 @@ void OutgoingCall::join(const BackwardOptions& options, Completion done, fiber::
   backward_.become(BackwardState::kJoined);
   pass_ = {{}, std::move(done), on_answer, options.keep_graph};
   notes_.routed = {};
+  notes_.left_rest = false;
   if (step.failed()) return backward_target_.on_abort();
   if (!facts_.record && !is_open(forward_)) {
     return end_backward(BackwardState::kAnswered, {}, nullptr);
@@ -227,7 +228,7 @@ void OutgoingCall::Target::on_forward(ForwardResponse&& response) noexcept {
 void OutgoingCall::Target::on_backward(BackwardResponse&& response) noexcept {
   if (!is_backward())
     return on_error({call.facts_.owner, "a backward answer to a forward request"});
-  call.notes_ = {std::move(response.forms), std::move(response.routed)};
+  call.notes_ = {std::move(response.forms), std::move(response.routed), response.left_rest};
   if (response.record) call.keep_gradient_graph(response);
   call.end_backward(BackwardState::kAnswered, std::move(response.gradients), nullptr);
 }

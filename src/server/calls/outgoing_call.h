@@ -187,9 +187,11 @@ class OutgoingCall final : public std::enable_shared_from_this<OutgoingCall> {
   /// kept the record, which is to be released then.
   void drop() noexcept;
 
-  /// Of the gradients that came last: their forms, and which went on to others.
+  /// Of the gradients that came last: their forms, which went on to others, and whether there are
+  /// more, left where BackwardRequest::leaves_rest_to said.
   struct Notes {
     Note forms, routed;
+    bool left_rest = false;
   };
   Notes& notes() noexcept { return notes_; }
 

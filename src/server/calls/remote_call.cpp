@@ -86,6 +86,14 @@ void RemoteCall::join_chain(const BackwardOptions& options, Completion done) {
   call_->join(options, std::move(done));
 }
 
+void RemoteCall::leave_rest_to(const AsyncNode& older) {
+  leaves_rest_to_ = static_cast<const RemoteCall&>(older).call_->facts().record;
+}
+
+void RemoteCall::take_rest_of(const AsyncNode& younger) {
+  takes_rest_of_.push_back(static_cast<const RemoteCall&>(younger).call_->facts().record);
+}
+
 void RemoteCall::start_in_chain(variable_list&& gradients, const BackwardOptions& options,
                                 const Paths& paths) {
   if (call_->backward() != BackwardState::kJoined) return;  // the step has failed, or it was sent
@@ -105,13 +113,15 @@ void RemoteCall::start_early(const BackwardOptions& options, const Paths& paths,
 }
 
 BackwardRequest RemoteCall::request_for(variable_list&& gradients, const BackwardOptions& options,
-                                        const Paths& paths) const {
+                                        const Paths& paths) {
   const auto& facts = call_->facts();
   BackwardRequest request;
   request.gradients = std::move(gradients);
   request.only_inputs = !options.accumulate;
   request.create_graph = options.create_graph;
   if (options.create_graph) request.history = note_of(valid(histories_));
+  request.leaves_rest_to = std::exchange(leaves_rest_to_, {});
+  request.takes_rest_of = std::exchange(takes_rest_of_, {});
   request.forms = take_forms(request.gradients, "output gradient", facts.path, /*layout=*/false);
   if (!paths.in.empty()) {
     request.gradients.resize(std::max<std::size_t>(num_inputs(), facts.num_results));
@@ -155,15 +165,18 @@ void RemoteCall::unpack(variable_list& gradients) {
 }
 
 /// Gives gradients that the owner has a graph of their history: a call like this one, whose
-/// arguments are the gradients that came and the arguments of this one.
+/// arguments are the gradients that came and the arguments of this one. It leads to this one, too,
+/// so that a pass over it comes here afterwards.
 void RemoteCall::hang_on_graph(variable_list& gradients) {
   auto edges = std::exchange(histories_, {});
   auto graph = call_->take_gradient_graph();
   if (graph.call == nullptr) return;
   edges.insert(edges.end(), next_edges().begin(), next_edges().end());
+  edges.emplace_back(owner_of<Node>(this), 0);
   const auto node = make_node<RemoteCall>(std::move(graph.call));
   node->set_next_edges(std::move(edges));
   node->set_inner(std::move(graph.inner));
+  node->set_older();
   const auto requires_grad = flags_of(graph.requires_grad);
   for (std::size_t i = 0; i < requires_grad.size(); ++i) {
     if (requires_grad[i]) {

@@ -33,6 +33,8 @@ class RemoteCall final : public AsyncNode {
   void set_passing(std::vector<Passing> passing) { passing_ = std::move(passing); }
   /// Which outputs the module has used for others (inner_outputs.h).
   void set_inner(Note inner) { inner_ = std::move(inner); }
+  /// It is the graph of gradients; its last edge leads to the call that these are of.
+  void set_older() noexcept { has_older_ = true; }
   /// The module registered hooks on arguments: their gradients are wanted (hooked_arguments.h).
   void keep_gradients(std::shared_ptr<HookedGradients> hooked) { hooked_ = std::move(hooked); }
 
@@ -49,6 +51,10 @@ class RemoteCall final : public AsyncNode {
   bool has_passed_on(std::uint32_t output) const override;
   void not_reached() noexcept override { call_->keep_record(); }
   void unpack(variable_list& gradients) override;
+  bool has_older() const noexcept override { return has_older_; }
+  void leave_rest_to(const AsyncNode& older) override;
+  bool has_left_rest() const noexcept override { return call_->notes().left_rest; }
+  void take_rest_of(const AsyncNode& younger) override;
   fiber::WaitReason wait_reason() const override;
   std::string name() const override { return "SmpRemoteCall"; }
 #if SMP_INTRUSIVE_NODES  // else the destructor drops it as early
@@ -61,13 +67,16 @@ class RemoteCall final : public AsyncNode {
   void hang_on_graph(variable_list& gradients);
   bool may_be_in_chain() const noexcept;
   BackwardRequest request_for(variable_list&& gradients, const BackwardOptions& options,
-                              const Paths& paths) const;
+                              const Paths& paths);
 
   const std::shared_ptr<OutgoingCall> call_;
   std::vector<Passing> passing_;             // nearly always empty
   Note inner_;                               // likewise
   std::shared_ptr<HookedGradients> hooked_;  // nullptr: the module hooked no argument
   edge_list histories_;  // of the gradients, while a backward with create_graph runs
+  bool has_older_ = false;
+  RecordId leaves_rest_to_;              // until the request is made
+  std::vector<RecordId> takes_rest_of_;  // likewise
 };
 
 }  // namespace smp::server

@@ -32,6 +32,9 @@ variable_list AsyncNode::apply(variable_list&&) { refuse_stock_engine(name()); }
 
 void AsyncNode::unpack(variable_list&) {}
 
+void AsyncNode::leave_rest_to(const AsyncNode& /*older*/) {}
+void AsyncNode::take_rest_of(const AsyncNode& /*younger*/) {}
+
 bool AsyncNode::uses_itself(std::uint32_t) const { return false; }
 
 void AsyncNode::require_whole_gradient(std::uint32_t) const {}

@@ -27,6 +27,7 @@ using torch::autograd::Node;
 using torch::autograd::variable_list;
 
 class BoundaryInput;
+class GraphBorder;
 class TurnTaker;
 
 /// The options of one backward pass; their meanings are those of torch::autograd::backward.
@@ -41,6 +42,7 @@ struct BackwardOptions {
   /// The boundary of the execution whose graph is walked: the only BoundaryInput of an execution
   /// that gradients may reach.
   const BoundaryInput* boundary = nullptr;
+  GraphBorder* border = nullptr;  ///< the pass ends there, and leaves its gradients; may be nullptr
 };
 
 class ReplyQueue;
@@ -106,6 +108,20 @@ class AsyncNode : public module::WaitingNode {
   virtual bool has_passed_on(std::uint32_t output) const;
   /// Called if the node was started in a chain and no gradient has reached it.
   virtual void not_reached() noexcept;
+
+  // The graph of a node's gradients leads through the graph of the node itself. A pass over both
+  // goes through the latter once: the younger node ends at it, and the older one, which is started
+  // last, begins with what came there.
+
+  /// True if the last edge leads to the node whose gradients this one is the graph of. No gradient
+  /// goes along it.
+  virtual bool has_older() const noexcept { return false; }
+  /// Called before the node is started in a pass that comes to the older one later.
+  virtual void leave_rest_to(const AsyncNode& older);
+  /// True if it has left something there. Valid after unpack().
+  virtual bool has_left_rest() const noexcept { return false; }
+  /// Called before the node is started, once for each: `younger` has left it something.
+  virtual void take_rest_of(const AsyncNode& younger);
 
   /// True if a part of the gradient at `input` arises within the node, because the module has used
   /// that output for another output.

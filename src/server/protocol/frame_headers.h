@@ -59,8 +59,10 @@ enum Flag : std::uint8_t {
   kLongKey = 16,      ///< the caller's key stands in the body
   kCreateGraph = 16,  ///< of a backward request and its answer: notes about the graph in the body
   kNotes = 32,        ///< notes (links, forms and others) stand in the body
-  kOnlyInputs = 64,   ///< smp::grad()
-  kPromises = 128,    ///< a note about them stands in the body
+  kRest =
+      32,  ///< of a backward request: a note about it stands in the body; of its answer: left_rest
+  kOnlyInputs = 64,  ///< smp::grad()
+  kPromises = 128,   ///< a note about them stands in the body
 };
 /// Flags of a forward request, in its note about promises.
 enum PromiseFlag : std::uint8_t { kKeepOutputs = 1, kWithholdOutputs = 2 };

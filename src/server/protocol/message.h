@@ -136,6 +136,10 @@ struct BackwardRequest {
   std::vector<RequestId> releases = {};  ///< ReleaseOutputs that travels along
   bool create_graph = false;             ///< what it computes is to have a record as well
   Note history = {};  ///< if so: of each gradient: '\1' if its sender has a history for it
+  /// Where this one ends, because a backward of that record follows, and takes up from there.
+  RecordId leaves_rest_to = {};
+  /// Whose backwards have left something at the record, for this one.
+  std::vector<RecordId> takes_rest_of = {};
 };
 
 /// The answer to a BackwardRequest: gradients of the execution's inputs.
@@ -149,6 +153,7 @@ struct BackwardResponse {
   RecordId record = {};
   Note requires_grad = {};  ///< if there is one: of each gradient: '\1' if it belongs to the record
   Note inner = {};          ///< likewise: '\1' if others were computed from it; or empty
+  bool left_rest = false;   ///< there is more, where BackwardRequest::leaves_rest_to said
 };
 
 /// The answer to a forward or backward request that has thrown.

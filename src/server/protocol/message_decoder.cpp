@@ -34,10 +34,13 @@ std::size_t count_of(NumberReader& in) {
   return in.index(in.rest().size() / sizeof(std::int64_t) + 1);
 }
 
-RequestId request_of(NumberReader& in) {
+template <class Id>
+Id id_of(NumberReader& in) {
   const auto slot = static_cast<std::uint32_t>(in.index(kAny));
   return {slot, static_cast<std::uint32_t>(in.index(kAny))};
 }
+
+RequestId request_of(NumberReader& in) { return id_of<RequestId>(in); }
 
 /// Reads for how many requests an output goes ahead, which is one at least.
 std::uint32_t times_of(NumberReader& in) {
@@ -179,6 +182,12 @@ EarlyStart early_start(std::string_view text) {
   return early;
 }
 
+void take_rest(std::string_view text, BackwardRequest& message) {
+  NumberReader in(text);
+  message.leaves_rest_to = id_of<RecordId>(in);
+  while (!in.at_end()) message.takes_rest_of.push_back(id_of<RecordId>(in));
+}
+
 BackwardRequest backward_request(d2d::ArrivedFrame&& frame) {
   const auto header = wire::header_of<wire::RecordHeader>(frame);
   const auto& start = header.start;
@@ -200,6 +209,7 @@ BackwardRequest backward_request(d2d::ArrivedFrame&& frame) {
   if ((start.flags & wire::kEarly) != 0) message.early = early_start(body.take_note());
   message.create_graph = (start.flags & wire::kCreateGraph) != 0;
   if (message.create_graph) message.history = body.take_note();
+  if ((start.flags & wire::kRest) != 0) take_rest(body.take_note(), message);
   message.forms = std::string(body.rest());
   return message;
 }
@@ -207,6 +217,7 @@ BackwardRequest backward_request(d2d::ArrivedFrame&& frame) {
 BackwardResponse backward_response(d2d::ArrivedFrame&& frame, const wire::Start& start) {
   wire::ExtraReader body(wire::text_of(frame.body));
   BackwardResponse message{start.request, std::move(frame.tensors), {}};
+  message.left_rest = (start.flags & wire::kRest) != 0;
   if ((start.flags & wire::kPromises) != 0) message.routed = body.take_note();
   if ((start.flags & wire::kCreateGraph) != 0) {
     const auto record = body.take_note();

@@ -36,9 +36,10 @@ void put_modes(const ExecutionModes& modes, wire::ForwardHeader& header) {
   }
 }
 
-void put(NumberWriter& out, RequestId request) {
-  out.put(request.slot);
-  out.put(request.generation);
+template <class Id>  // of a request or a record
+void put(NumberWriter& out, Id id) {
+  out.put(id.slot);
+  out.put(id.generation);
 }
 
 std::string text_of_promises(std::uint8_t flags, const ForwardRequest& message) {
@@ -104,13 +105,22 @@ void put_early(const EarlyStart& early, wire::Start& start, wire::ExtraWriter& b
   body.put_note(text);
 }
 
+void put_rest(const BackwardRequest& message, wire::Start& start, wire::ExtraWriter& body) {
+  if (!message.leaves_rest_to && message.takes_rest_of.empty()) return;
+  std::string text;
+  NumberWriter out(text);
+  put(out, message.leaves_rest_to);
+  for (const auto& record : message.takes_rest_of) put(out, record);
+  start.flags |= wire::kRest;
+  body.put_note(text);
+}
+
 void put_graph(const BackwardResponse& message, wire::Start& start, wire::ExtraWriter& body) {
   if (!message.record) return;
   start.flags |= wire::kCreateGraph;
   std::string text;
   NumberWriter out(text);
-  out.put(message.record.slot);
-  out.put(message.record.generation);
+  put(out, message.record);
   body.put_note(text);
   body.put_note(message.requires_grad);
   body.put_note(message.inner);
@@ -299,6 +309,7 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
     header.start.flags |= wire::kCreateGraph;
     body.put_note(message.history);
   }
+  put_rest(message, header.start, body);
   body.put_rest(message.forms);
   post(channel, peer, wire::bytes_of(header), body.bytes(), message.gradients);
 }
@@ -306,6 +317,7 @@ void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
 void send_message(d2d::Channel& channel, GlobalRank peer, std::int64_t step,
                   const BackwardResponse& message) {
   auto start = start_of(wire::Kind::kBackwardResponse, step, message.request);
+  start.flags |= flag(message.left_rest, wire::kRest);
   if (message.routed.empty() && !message.record) {
     return post(channel, peer, wire::bytes_of(start), message.forms, message.gradients);
   }

@@ -137,6 +137,7 @@ BackwardResponse BackwardRequests::response_to(PpRank caller, BackwardRequest& r
   response.gradients = std::move(gradients);
   response.forms = take_forms(response.gradients, "argument gradient", path, /*layout=*/false);
   response.routed = std::move(routed);
+  response.left_rest = graphs_.has_left(request);
   return response;
 }
 
@@ -161,12 +162,16 @@ void BackwardRequests::fail_routes(PpRank caller, const BackwardRequest& request
 /// another backward. @throws UsageError  an earlier backward has freed it.
 Record BackwardRequests::take_record(const BackwardRequest& request) const {
   auto& records = core_.step->records;
-  const auto* record = records.find(request.record);
+  auto* record = records.find(request.record);
   SMP_REQUIRE(
       record != nullptr,
       "Trying to backward through the graph a second time: the graph of a remote module was "
       "freed by the first backward; keep it with retain_graph");
-  if (request.keep_graph) return *record;
+  if (request.keep_graph) {
+    auto copy = *record;
+    record->left.clear();
+    return copy;
+  }
   auto taken = *records.take(request.record);
   core_.step->admission.drop(taken.microbatch);  // this pass keeps the microbatch meanwhile
   return taken;
@@ -209,12 +214,15 @@ variable_list BackwardRequests::run_backward_of(BackwardRequest& request, Execut
     if (!request.keep_graph) core_.accumulator.close(record.execution);
     return found;
   }
+  GradientGraphs::add_rest(request, record, roots, gradients);
+  auto border = graphs_.border_of(request);
   GradientAccumulator::Pass sink(core_.accumulator, record.execution,
                                  scope.identity().after_first_backward);
   auto& inputs = *record.inputs;
   auto options = pass_options(keep_graph, core_);
   options.random_key = scope.random_key_of_hooks();
   options.boundary = &inputs;
+  options.border = border ? &*border : nullptr;
   if (core_.step->progress.splits_backward(record.microbatch)) {
     rest.emplace(WeightWork{record, sink, {}});
     rest->part = run_input_part(roots, std::move(gradients), options, &rest->sink);
@@ -222,6 +230,7 @@ variable_list BackwardRequests::run_backward_of(BackwardRequest& request, Execut
   } else {
     run_backward(roots, std::move(gradients), options, {}, &sink);
   }
+  if (border) graphs_.leave(request, *std::move(border));
   if (!rest || !rest->part) core_.accumulator.close(record.execution);
   return inputs.fetch();
 }

@@ -42,6 +42,40 @@ BackwardResponse GradientGraphs::run(BackwardRequest& request, const Record& rec
   return response;
 }
 
+std::optional<GraphBorder> GradientGraphs::border_of(const BackwardRequest& request) const {
+  const auto* const older =
+      request.leaves_rest_to ? core_.step->records.find(request.leaves_rest_to) : nullptr;
+  return older == nullptr ? std::nullopt : std::optional<GraphBorder>(older->outputs);
+}
+
+/// What an earlier pass over the same graph has left, and nobody took, goes.
+void GradientGraphs::leave(const BackwardRequest& request, GraphBorder&& border) {
+  auto* const older = core_.step->records.find(request.leaves_rest_to);
+  if (older == nullptr) return;  // the step has failed
+  std::erase_if(older->left, [&](const auto& rest) { return rest.first == request.record; });
+  auto rest = border.take();
+  if (!rest.edges.empty()) older->left.emplace_back(request.record, std::move(rest));
+}
+
+bool GradientGraphs::has_left(const BackwardRequest& request) const {
+  if (!request.leaves_rest_to) return false;
+  const auto* const older = core_.step->records.find(request.leaves_rest_to);
+  return older != nullptr &&
+         std::any_of(older->left.begin(), older->left.end(),
+                     [&](const auto& rest) { return rest.first == request.record; });
+}
+
+void GradientGraphs::add_rest(const BackwardRequest& request, const Record& record,
+                              edge_list& roots, variable_list& gradients) {
+  for (const auto& younger : request.takes_rest_of) {
+    for (const auto& [from, rest] : record.left) {
+      if (from != younger) continue;
+      roots.insert(roots.end(), rest.edges.begin(), rest.edges.end());
+      gradients.insert(gradients.end(), rest.gradients.begin(), rest.gradients.end());
+    }
+  }
+}
+
 /// Keeps the graph of the gradients, unless they have none.
 void GradientGraphs::keep_record(const Record& of, NodePointer<BoundaryInput> inputs,
                                  BackwardResponse& response, RecordId older,

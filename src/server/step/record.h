@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "module/node_pointer.h"
 #include "server/backward/executor.h"
+#include "server/graph/graph_border.h"
 #include "server/modules/settings_board.h"
 #include "server/protocol/execution_modes.h"
 #include "server/protocol/message.h"
@@ -29,6 +32,9 @@ struct Record {
   /// Of the records that share its graph: a backward with create_graph went through it, or made it.
   /// Passes leave that graph as it is; it goes with the last of the records. nullptr: its own.
   std::shared_ptr<GraphTurns> turns = nullptr;
+  /// What passes over graphs of its gradients have brought into its nodes, for its own next pass:
+  /// by the record that was walked.
+  std::vector<std::pair<RecordId, LeftGradients>> left = {};
 
   /// Takes the position of the calls that hooks make during the next pass over the record: after
   /// all calls of its forward, and after those of earlier passes.

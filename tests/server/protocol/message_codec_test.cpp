@@ -453,6 +453,23 @@ TEST_F(MessageCodecTest, ABackwardThatIsToHaveAGraph) {
   EXPECT_FALSE(cross(BackwardResponse{{5, 6}, {at::zeros({4})}, "forms"}).record);
 }
 
+TEST_F(MessageCodecTest, WhereABackwardEndsAndWhatItTakes) {
+  BackwardRequest sent;
+  sent.leaves_rest_to = {3, 1};
+  sent.takes_rest_of = {{4, 1}, {70000, 2}};
+  sent.forms = "forms";
+  const auto got = cross(sent);
+  EXPECT_EQ(got.leaves_rest_to, sent.leaves_rest_to);
+  EXPECT_EQ(got.takes_rest_of, sent.takes_rest_of);
+  EXPECT_EQ(got.forms, "forms");
+  EXPECT_FALSE(cross(BackwardRequest()).leaves_rest_to);
+
+  BackwardResponse response{{5, 6}, {at::zeros({4})}, "forms"};
+  EXPECT_FALSE(cross(response).left_rest);
+  response.left_rest = true;
+  EXPECT_TRUE(cross(response).left_rest);
+}
+
 TEST_F(MessageCodecTest, TheRareKinds) {
   const auto error = cross_rare(ErrorResponse{{1, 9}, {PpRank(2), "kaboom", 17}});
   EXPECT_EQ(error.request, (RequestId{1, 9}));
