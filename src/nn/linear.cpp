@@ -1,23 +1,16 @@
 // nn/linear.cpp: see smp/nn/linear.h.
 #include "smp/nn/linear.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/linear.h>
 
+#include "nn/weight_casts.h"
+
 namespace smp::nn {
-namespace {
-
-/// False on devices that autocast does not know, as meta.
-bool is_autocast_on(c10::DeviceType device) {
-  return at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device);
-}
-
-}  // namespace
 
 at::Tensor LinearImpl::forward(const at::Tensor& input) {
-  const auto device = input.device().type();
-  if (!is_autocast_on(device)) return torch::nn::LinearImpl::forward(input);
-  return at::linear(input, weight, bias);
+  const auto cast = cast_of(weight);
+  if (cast.is_same(weight)) return torch::nn::LinearImpl::forward(input);
+  return at::linear(input, cast, bias);
 }
 
 /// LibTorch's makes one of its own class.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cctype>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "deferred/meta_scope.h"
+#include "nn/weight_casts.h"
 #include "schedule/split_step.h"
 #include "server/protocol/exception_text.h"
 #include "server/recompute/ahead.h"
@@ -97,14 +99,20 @@ server::ExecutionModes modes_of_bodies(const Config& config) {
   return modes;
 }
 
-/// Autocast casts a trained weight once a step: its cache, of which the process has one, is empty
-/// when the microbatches of a step begin, since weights have changed, and when they have ended.
+/// Autocast casts a weight once a step: its cache, of which the process has one, is empty when the
+/// microbatches of a step begin, since weights have changed, and when they have ended.
 class CastsOfStep {
  public:
-  CastsOfStep() { at::autocast::clear_cache(); }
+  explicit CastsOfStep(int microbatches) {
+    at::autocast::clear_cache();
+    if (microbatches > 1) others_.emplace();
+  }
   ~CastsOfStep() { at::autocast::clear_cache(); }
   CastsOfStep(const CastsOfStep&) = delete;
   CastsOfStep& operator=(const CastsOfStep&) = delete;
+
+ private:
+  std::optional<nn::WeightCasts> others_;  // that its cache does not take
 };
 
 }  // namespace
@@ -205,7 +213,7 @@ void StepCall::take_buffers() {
 void StepCall::run_pipeline() {
   rank_.server().foreign().note_hooks();
   const EndOfMeetings end{rank_};
-  const CastsOfStep casts;
+  const CastsOfStep casts(wanted_);
   const WritesOfStep writes(session_, modes_.grad, task_);
   server::RecomputeAhead::of(rank_.topology().rank())->set_kind(kind_);
   state_.take_trace(rank_.server().run_step(task_), modes_.grad);

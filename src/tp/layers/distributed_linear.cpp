@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "base/check.h"
+#include "nn/weight_casts.h"
 #include "smp/tp/batch_primitives.h"
 #include "tp/group/batch_of_one.h"
 
@@ -63,14 +64,15 @@ at::Tensor DistributedLinearImpl::forward(const at::Tensor& input) {
 
 at::Tensor DistributedLinearImpl::sum_of_inputs(const at::Tensor& input) {
   const auto slices = slices_of_batch_for_tp(input, -1);
-  const auto output = batch_of_sums_for_tp(at::linear(slices, weight));
+  const auto output = batch_of_sums_for_tp(at::linear(slices, nn::cast_of(weight)));
   return bias.defined() ? output + bias : output;
 }
 
 at::Tensor DistributedLinearImpl::join_outputs(const at::Tensor& input) {
   const auto all = whole_batch_for_tp(input);
+  const auto cast = nn::cast_of(weight);
   return batch_of_slices_for_tp(
-      bias.defined() ? at::linear(all, weight, bias) : at::linear(all, weight), -1);
+      bias.defined() ? at::linear(all, cast, bias) : at::linear(all, cast), -1);
 }
 
 void DistributedLinearImpl::pretty_print(std::ostream& stream) const {

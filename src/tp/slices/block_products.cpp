@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "nn/weight_casts.h"
 #include "smp/tp/batch_primitives.h"
 #include "smp/tp/primitives.h"
 #include "tp/group/tensor_parallel.h"
@@ -126,7 +127,7 @@ std::vector<at::Tensor> channels_between(Layout layout, const at::Tensor& x,
 }
 
 at::Tensor joined_by(Layout layout, const SplitLinear& layer, const at::Tensor& channels) {
-  const auto products = at::linear(channels, layer->weight);
+  const auto products = at::linear(channels, nn::cast_of(layer->weight));
   const auto sums = layout == Layout::kMemory     ? reduce_scatter_for_tp(products, -1)
                     : layout == Layout::kSequence ? summed_sequence(products)
                                                   : batch_of_sums_for_tp(products);

@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "nn/weight_casts.h"
+
 namespace smp::tp {
 namespace {
 
@@ -64,9 +66,11 @@ struct JoinedProduct : torch::autograd::Function<JoinedProduct> {
 
 at::Tensor joined_product(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                           const at::Tensor& bias) {
-  if (weights.size() == 1) return at::linear(x, weights[0], bias);
+  if (weights.size() == 1) return at::linear(x, nn::cast_of(weights[0]), bias);
   if (at::autocast::is_autocast_enabled(x.device().type())) {
-    return at::linear(x, at::cat(weights), bias);
+    std::vector<at::Tensor> casts;
+    for (const auto& weight : weights) casts.push_back(nn::cast_of(weight));
+    return at::linear(x, at::cat(casts), bias);
   }
   return JoinedProduct::apply(x, bias.defined() ? std::optional(bias) : std::nullopt,
                               at::TensorList(weights), c10::intrusive_ptr<MultipliedInput>());

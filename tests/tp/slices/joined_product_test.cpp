@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "nn/weight_casts.h"
+#include "support/weight_casts.h"
 #include "tp/layer_comparison.h"
 
 namespace smp::tp {
@@ -60,6 +62,25 @@ TEST(JoinedProduct, IsOf16BitsUnderAutocast) {
   EXPECT_EQ(joined.scalar_type(), at::kBFloat16);
   joined.sum().backward();
   for (const auto& tensor : ours.all()) EXPECT_EQ(tensor.grad().scalar_type(), at::kFloat);
+}
+
+TEST(JoinedProduct, CastsEachWeightOnceUnderAutocast) {
+  constexpr std::int64_t kSize = 29;  // of weights, and of nothing else
+  const auto weight = [](bool learns) {
+    return torch::randn({kSize, kSize}).set_requires_grad(learns);
+  };
+  const std::vector<at::Tensor> weights{weight(true), weight(false), weight(true)};
+  const auto x = torch::randn({2, kSize});
+  const nn::WeightCasts kept;
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  {
+    const support::WeightCasts casts(kSize);
+    const auto first = joined_product(x, weights, {});
+    EXPECT_TRUE(at::equal(joined_product(x, weights, {}), first));
+    EXPECT_EQ(casts.count(), 3);
+  }
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
 }
 
 }  // namespace joined_product_test
