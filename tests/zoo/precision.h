@@ -268,8 +268,8 @@ inline const std::map<std::string, double> kTolerances{
 /// One stage has the bits of one process, in any number of replicas. Several are as near to it as
 /// kTolerances say, or as three times its own distance from float64: gradients of a bias of keys,
 /// which softmax makes zero, are roundings alone, and differ by as much as they are large.
-inline void expect_near(const Case& c, const Trace& ours, const Trace& reference,
-                        const Trace& exact, double tolerance, bool one_stage) {
+inline void expect_near(const Trace& ours, const Trace& reference, const Trace& exact,
+                        double tolerance, bool one_stage) {
   ASSERT_EQ(ours.losses.size(), reference.losses.size());
   for (std::size_t i = 0; i < ours.losses.size(); ++i) {
     EXPECT_NEAR(ours.losses[i], reference.losses[i],
@@ -303,7 +303,7 @@ inline void expect_one_process_in_16_bits(const Case& c) {
       if (reference.losses.empty()) {
         reference = PlainIn16Bits(c, precision, layout.replicas).train();
       }
-      expect_near(c, train_in_16_bits(c, precision, layout, 7), reference, exact[layout.replicas],
+      expect_near(train_in_16_bits(c, precision, layout, 7), reference, exact[layout.replicas],
                   tolerance, layout.stages == 1);
     }
   }
