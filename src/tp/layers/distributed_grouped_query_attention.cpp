@@ -22,10 +22,11 @@ tp::HeadShare heads_for(const GroupedQueryAttentionOptions& options) {
 }
 
 /// Returns which heads of keys the heads of a rank have, as kernels take it: one for each group of
-/// equally many heads, in order, or one for each head.
+/// equally many heads, in order, or one for each head; none for a rank without heads.
 at::Tensor keys_for_heads(const at::Tensor& keys, const tp::HeadShare& share) {
   const auto& key_of_head = share.key_of_head();
   const auto heads = static_cast<std::int64_t>(key_of_head.size()), count = keys.size(1);
+  if (heads == 0) return keys.narrow(1, 0, 0);
   bool grouped = heads % count == 0;
   for (std::int64_t i = 0; grouped && i < heads; ++i) {
     grouped = key_of_head[static_cast<std::size_t>(i)] == i / (heads / count);
@@ -154,12 +155,6 @@ at::Tensor DistributedGroupedQueryAttentionImpl::attend(const std::vector<at::Te
   const auto size = options.rotary().head_dim(), real = own.heads.real_heads();
   const auto padding = channels[0].size(-1) - real * size;
   const auto real_channels = channels[0].narrow(-1, 0, real * size);
-  if (real == 0) {  // norms of no heads, so that their weights have gradients as on other ranks
-    const auto none = at::cat({own.heads_of(real_channels, own.query_norm),
-                               own.heads_of(channels[1].narrow(-1, 0, 0), own.key_norm)},
-                              1);
-    return at::constant_pad_nd(none.transpose(1, 2).flatten(2), {0, padding});
-  }
   const auto turned = own.rotary.forward(own.heads_of(real_channels, own.query_norm),
                                          own.heads_of(channels[1], own.key_norm), positions);
   // A view would keep the queries and keys beside which they were made.

@@ -279,11 +279,7 @@ at::Tensor DistributedAttentionLayerImpl::attend(const std::vector<at::Tensor>& 
   const auto keys = keys_of(channels[1]), values = keys_of(channels[2]);
   const auto added = added_to_scores(queries, keys, mask);
   const bool is_causal = options.causal_mask_size.has_value() && !added.defined();
-  // Of no heads all inputs are used too, so that their backwards run as on other ranks.
-  const auto heads = own.heads.real_heads() > 0
-                         ? own.core(queries, keys, values, added, is_causal)
-                         : at::matmul(at::matmul(queries, keys.transpose(-1, -2)), values);
-  const auto mixed = heads.transpose(1, 2).flatten(2);
+  const auto mixed = own.core(queries, keys, values, added, is_causal).transpose(1, 2).flatten(2);
   const auto padding = channels[0].size(-1) - mixed.size(-1);
   return padding == 0 ? mixed : at::constant_pad_nd(mixed, {0, padding});
 }

@@ -7,6 +7,7 @@
 
 #include "support/refusal.h"
 #include "tp/layer_comparison.h"
+#include "tp/mixtures.h"
 
 namespace smp::tp {
 namespace distributed_mixture_of_experts_test {
@@ -20,65 +21,12 @@ MixtureOfExpertsOptions options_of(std::int64_t experts, std::int64_t top_k) {
   return {nn::GatedMlpOptions(kWidth, 3), experts, top_k};
 }
 
-/// A mixture of which one tensor comes out, so that gradients of both results are seen; and the
-/// stacked weights of experts by the names that they have over ranks.
-struct PlainImpl : torch::nn::Module {
-  PlainImpl(const MixtureOfExpertsOptions& options, double bent)
-      : layer(register_module("layer", nn::MixtureOfExperts(options))) {
-    const torch::NoGradGuard no_grad;
-    layer->gate->weight[0] += bent;
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    const auto [hidden, balance] = layer(x);
-    return hidden + balance;
-  }
-  /// Replaces torch::nn::Module's for the comparison.
-  torch::OrderedDict<std::string, at::Tensor> named_parameters() const {
-    torch::OrderedDict<std::string, at::Tensor> all;
-    all.insert("layer.gate.weight", layer->gate->weight);
-    const auto stacked = [&](const char* name, const auto& projection) {
-      std::vector<at::Tensor> values, gradients;
-      for (const auto& expert : layer->experts) {
-        const auto& weight = projection(expert)->weight;
-        values.push_back(weight.detach());
-        if (weight.grad().defined()) gradients.push_back(weight.grad());
-      }
-      auto whole = at::stack(values);
-      if (gradients.size() == values.size()) whole.mutable_grad() = at::stack(gradients);
-      all.insert(std::string("layer.experts.") + name, whole);
-    };
-    stacked("gate_proj", [](const nn::GatedMlp& expert) { return expert->gate_proj; });
-    stacked("up_proj", [](const nn::GatedMlp& expert) { return expert->up_proj; });
-    stacked("down_proj", [](const nn::GatedMlp& expert) { return expert->down_proj; });
-    if (layer->shared_expert) {
-      for (const auto& item : layer->shared_expert->named_parameters()) {
-        all.insert("layer.shared_expert." + item.key(), item.value());
-      }
-    }
-    return all;
-  }
-  nn::MixtureOfExperts layer;
-};
-
-struct SlicedImpl : torch::nn::Module {
-  SlicedImpl(const MixtureOfExpertsOptions& options, double bent)
-      : layer(register_module("layer", nn::DistributedMixtureOfExperts(options))) {
-    const torch::NoGradGuard no_grad;
-    layer->named_parameters()["gate.weight"][0] += bent;
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    const auto [hidden, balance] = layer(x);
-    return hidden + balance;
-  }
-  nn::DistributedMixtureOfExperts layer;
-};
-
 /// @param bent  what is added to the router's weights of the first expert
 void expect_as_plain_experts(int size, const MixtureOfExpertsOptions& options, double bent = 0) {
   SCOPED_TRACE(testing::Message() << size << " ranks, " << options.top_k() << " of "
                                   << options.experts() << ", bent by " << bent);
-  expect_as_plain([&] { return std::make_shared<PlainImpl>(options, bent); },
-                  [&] { return std::make_shared<SlicedImpl>(options, bent); },
+  expect_as_plain([&] { return std::make_shared<PlainMixtureImpl>(options, bent); },
+                  [&] { return std::make_shared<SlicedMixtureImpl>(options, bent); },
                   numbers(size, {3, 2, kWidth}), 1e-12);
 }
 
@@ -100,7 +48,7 @@ TEST(DistributedMixtureOfExperts, SendsWhatItsHeaderSays) {
   d2d::SimulatedJob job(size, 4);
   std::uint64_t sent = 0;
   on_group(job, size, [&](int rank) {
-    SlicedImpl net(options_of(2, 1), 0);
+    SlicedMixtureImpl net(options_of(2, 1), 0);
     {
       const torch::NoGradGuard no_grad;
       auto weight = net.layer->named_parameters()["gate.weight"];

@@ -100,8 +100,9 @@ struct LearntMaskImpl : torch::nn::Module {
 
 TEST(DistributedAttentionLayer, LearnsMasksThatAllSamplesShare) {
   for (const auto* layout : kLayouts) {
-    for (const int size : {2, 4}) {
-      const auto options = options_of(2, layout);
+    for (const auto& [size, heads] : std::vector<std::pair<int, int>>{{2, 4}, {4, 4}, {4, 3}}) {
+      auto options = options_of(2, layout);
+      options.num_attention_heads = heads;
       expect_as_plain(
           [&] { return std::make_shared<LearntMaskImpl<PlainAttention>>(options); },
           [&] { return std::make_shared<LearntMaskImpl<nn::DistributedAttentionLayer>>(options); },
