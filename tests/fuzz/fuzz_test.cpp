@@ -2,11 +2,13 @@
 // with a message of fuzz/refusals.cpp.
 //
 //   SMP_FUZZ_PROGRAMS=100000 SMP_FUZZ_SEED=1000 ...   so many programs, the first with this seed
+//   SMP_FUZZ_WITH="gradient penalty"                  so many programs that have these features
 //   SMP_FUZZ_SHOW=1                                   prints every program and its verdict
 //   SMP_FUZZ_SHRINK=0, SMP_FUZZ_STOP=1                so many failures are made smaller; ends there
 //   SMP_FUZZ_WITHOUT="in-place,toggle"                programs without these features; "" has all
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <iomanip>
@@ -14,7 +16,9 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "fuzz/apart.h"
 #include "fuzz/program.h"
@@ -39,9 +43,9 @@ std::uint64_t number(const char* name, std::uint64_t otherwise) {
 /// itself, and that only some microbatches write, is written in the order in which they come.
 constexpr const char* kSwitchedOff = "update average";
 
-std::set<std::string> left_out() {
+std::set<std::string> names_in(const char* name, const char* otherwise) {
   std::set<std::string> names;
-  std::istringstream list(environment("SMP_FUZZ_WITHOUT", kSwitchedOff));
+  std::istringstream list(environment(name, otherwise));
   for (std::string name; std::getline(list, name, ',');) names.insert(name);
   return names;
 }
@@ -102,6 +106,20 @@ class Tally {
   int replaying_ = 0, ahead_ = 0;
 };
 
+/// The first seeds, from `first` on, of programs that have all features `with`.
+std::vector<std::uint64_t> seeds_of(std::uint64_t first, std::uint64_t programs,
+                                    const std::set<std::string>& with,
+                                    const std::set<std::string>& without) {
+  std::vector<std::uint64_t> seeds;
+  for (auto seed = first; seeds.size() < programs; ++seed) {
+    if (seed - first > 1000 * (programs + 1))
+      throw std::invalid_argument("SMP_FUZZ_WITH: none has");
+    const auto has = with.empty() ? with : features(generate(seed, without));
+    if (std::includes(has.begin(), has.end(), with.begin(), with.end())) seeds.push_back(seed);
+  }
+  return seeds;
+}
+
 std::string command(std::uint64_t seed) {
   return "SMP_FUZZ_SEED=" + std::to_string(seed) +
          " SMP_FUZZ_PROGRAMS=1 test_fuzz --source fuzz_test";
@@ -123,9 +141,10 @@ TEST(Fuzz, RandomProgramsEqualOneProcessOrAreRefused) {
   const auto programs = number("SMP_FUZZ_PROGRAMS", kPrograms);
   const auto first = number("SMP_FUZZ_SEED", kFirstSeed);
   const bool shows = !environment("SMP_FUZZ_SHOW", "").empty();
-  const auto without = left_out();
+  const auto without = names_in("SMP_FUZZ_WITHOUT", kSwitchedOff);
+  const auto seeds = seeds_of(first, programs, names_in("SMP_FUZZ_WITH", ""), without);
   const bool replays = without.count("static mode") == 0;
-  const auto program = [&](int i) { return generate(first + static_cast<unsigned>(i), without); };
+  const auto program = [&](int i) { return generate(seeds[static_cast<std::size_t>(i)], without); };
   Tally tally;
   const auto shrinks = number("SMP_FUZZ_SHRINK", kShrunk);
   const auto most = number("SMP_FUZZ_STOP", programs);

@@ -72,6 +72,7 @@ class Generator {
     program_.loads = draw("loads before the first step", .25);
     penalties();
     checkpoints();
+    slopes();
     return std::move(program_);
   }
 
@@ -159,6 +160,24 @@ class Generator {
     const int depth = draw("gradient of a gradient", .4) ? 2 : 1;
     if (some && features(program_).count(name_of(Op::kAddGradient)) == 0) {
       program_.body.penalties = depth;
+    }
+  }
+
+  void slopes() {
+    if (!draw(name_of(Op::kSlope), .15)) return;
+    if (features(program_).count(name_of(Op::kAddGradient)) > 0) return;
+    for (auto& one : program_.modules) {
+      if (!one.checkpointed) differentiate_calls(one.code);
+    }
+  }
+  void differentiate_calls(Code& code) {
+    for (auto& i : code) {
+      if (i.op == Op::kCall && dice_.chance(.3)) {
+        i.op = Op::kSlope;
+        i.value = dice_.number(-.3, .3);
+      }
+      differentiate_calls(i.inner);
+      differentiate_calls(i.other);
     }
   }
 

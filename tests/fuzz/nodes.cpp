@@ -1,6 +1,8 @@
 // fuzz/nodes.cpp: the interpreter, and how models are built.
 #include "fuzz/nodes.h"
 
+#include <torch/csrc/autograd/autograd.h>
+
 #include <array>
 #include <stdexcept>
 #include <utility>
@@ -13,6 +15,12 @@ double reference_weight = 1;
 namespace {
 
 int running_microbatch() { return is_initialized() ? current_microbatch() : reference_microbatch; }
+
+/// The gradient of a number, which may be differentiated again; undefined if it does not depend.
+Tensor differentiate(const Tensor& of, const Tensor& by) {
+  if (is_initialized()) return smp::grad({of}, {by}, {}, true, true, /*allow_unused=*/true)[0];
+  return torch::autograd::grad({of}, {by}, {}, true, true, /*allow_unused=*/true)[0];
+}
 
 double running_weight() { return is_initialized() ? microbatch_weight() : reference_weight; }
 
@@ -81,6 +89,9 @@ class Interpreter {
         break;
       case Op::kCall:
         call(i);
+        break;
+      case Op::kSlope:
+        slope(i);
         break;
       case Op::kDetach:
         reg(i.to) = reg(i.a).detach();
@@ -258,6 +269,16 @@ class Interpreter {
         node_.model->unit(i.which).call(reg(i.a), i.b < 0 ? Tensor() : reg(i.b), tokens_);
     if (i.also >= 0 && results.size() > 1) reg(i.also) = results[1];
     reg(i.to) = results.at(0);
+  }
+
+  void slope(const Instruction& i) {
+    const auto by = reg(i.a) * 1;
+    auto result = node_.model->unit(i.which).call(by, Tensor(), tokens_).at(0);
+    if (by.requires_grad() && result.requires_grad()) {
+      const auto gradient = differentiate(result.square().sum(), by);
+      if (gradient.defined()) result = result + i.value * gradient;
+    }
+    reg(i.to) = result;
   }
 
   /// Of calls that one process would not have made.

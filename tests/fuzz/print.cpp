@@ -27,7 +27,8 @@ constexpr std::array kOpNames{
     "read counter",   "keep",
     "take kept",      "write auxiliary",
     "read auxiliary", "toggle",
-    "freeze",         "add gradient",
+    "freeze",         "gradient in a module",
+    "add gradient",
 };
 static_assert(kOpNames.size() == static_cast<std::size_t>(Op::kEnd));
 
@@ -135,6 +136,9 @@ class Printer {
       case Op::kCall:
         return to + (i.also < 0 ? "" : ", " + reg(i.also)) + " = " + name(i.which) + "(" + a +
                (i.b < 0 ? "" : ", " + b) + ")";
+      case Op::kSlope:
+        return to + " = " + name(i.which) + "(" + a + " = " + a + " * 1); " + to +
+               " += " + text_of(i.value) + " * gradient of " + to + ".square().sum() by " + a;
       case Op::kDetach:
         return to + " = " + a + ".detach()";
       case Op::kHook:
@@ -274,7 +278,8 @@ void collect(const Program& program, int writer, const Code& code, std::set<std:
   for (const auto& i : code) {
     result.insert(name_of(i.op));
     if (i.op == Op::kHook && i.which == 1) result.insert(kHookOnAnything);
-    if (i.op == Op::kCall && program.modules[static_cast<std::size_t>(i.which)].parent != writer) {
+    const bool calls = i.op == Op::kCall || i.op == Op::kSlope;
+    if (calls && program.modules[static_cast<std::size_t>(i.which)].parent != writer) {
       const bool routed = program.modules[static_cast<std::size_t>(i.which)].routed;
       result.insert(routed ? "calls a stranger" : kPlainStranger);
     }

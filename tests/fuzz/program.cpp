@@ -6,6 +6,7 @@ namespace smp::fuzz {
 bool names_module(Op op) {
   switch (op) {
     case Op::kCall:
+    case Op::kSlope:
     case Op::kReadWeight:
     case Op::kReadWeightValue:
     case Op::kIfWeight:

@@ -52,6 +52,7 @@ enum class Op {
   kReadAuxiliary,    ///< to = a + auxiliary loss of module `which`
   kToggle,           ///< module `which`: train() if value > 0, else eval()
   kFreeze,           ///< weight of module `which`: requires_grad_(value > 0)
+  kSlope,            ///< to = module `which`(a); plus value * gradient of its squares by a
   kAddGradient,      ///< to = a; adds to the gradient of own weight by variant, see Addition
   kEnd,              ///< number of operations
 };

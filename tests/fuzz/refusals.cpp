@@ -69,6 +69,8 @@ const std::vector<Refusal>& refusals() {
       {std::regex("other parameters are frozen"), "requires_grad_ in a forward, on one rank only"},
       {std::regex("activation checkpointing runs a call twice, but this one has written to"),
        "computes a call again that writes a parameter or buffer"},
+      {std::regex("a backward pass inside a call with activation checkpointing"),
+       "differentiates in a call that is computed again"},
       {std::regex("changed an argument in place, and its caller has activation checkpointing"),
        "computes a call again whose argument a module elsewhere has changed"},
   };
