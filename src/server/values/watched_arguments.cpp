@@ -1,15 +1,38 @@
 // server/values/watched_arguments.cpp: by version counter, history and memory.
 #include "server/values/watched_arguments.h"
 
+#include <torch/csrc/autograd/cpp_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <optional>
+#include <string_view>
+#include <typeinfo>
 
 #include "base/check.h"
 #include "server/values/tensor_layout.h"
 #include "server/values/tensor_memory.h"
 
 namespace smp::server {
+namespace {
+
+/// The number of the output that a tensor's hook is of; none: it is of another kind. LibTorch does
+/// not export what a cast would ask.
+std::optional<std::uint32_t> output_of(torch::autograd::FunctionPreHook& hook) {
+  constexpr std::string_view kOfTensors = "N5torch8autograd24CppFunctionTensorPreHookE";
+  if (typeid(hook).name() != kOfTensors) return std::nullopt;
+  return static_cast<torch::autograd::CppFunctionTensorPreHook&>(hook).value_idx_;
+}
+
+/// True if a hook was registered on output `number` of the node. A tensor that is changed in place
+/// forgets its hooks; the node that it hung on before keeps them.
+bool has_hook(torch::autograd::Node& node, std::uint32_t number) {
+  const auto& hooks = node.tensor_pre_hooks();
+  return std::any_of(hooks.begin(), hooks.end(),
+                     [number](const auto& hook) { return output_of(*hook) == number; });
+}
+
+}  // namespace
 
 WatchedArguments::WatchedArguments(at::ArrayRef<at::Tensor> tensors)
     : tensors_(tensors.begin(), tensors.end()) {
@@ -19,17 +42,20 @@ WatchedArguments::WatchedArguments(at::ArrayRef<at::Tensor> tensors)
 WatchedArguments::State WatchedArguments::state_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   return {tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version()),
-          tensor.requires_grad() ? tensor.grad_fn().get() : nullptr, memory_of(tensor),
-          tensor.requires_grad()};
+          tensor.requires_grad() ? tensor.grad_fn() : nullptr, memory_of(tensor),
+          tensor.requires_grad(), tensor.output_nr()};
 }
 
 std::string WatchedArguments::hooked() const {
   std::string hooked;
   bool any = false;
-  for (const auto& tensor : tensors_) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const auto& tensor = tensors_[i];
     const auto* meta =
         tensor.defined() ? torch::autograd::impl::get_autograd_meta(tensor) : nullptr;
-    const bool own = meta != nullptr && meta->cpp_hooks_list_ != nullptr;
+    const auto& before = states_[i].node;
+    const bool own = (meta != nullptr && meta->cpp_hooks_list_ != nullptr) ||
+                     (before != nullptr && has_hook(*before, states_[i].output));
     hooked += own ? '\1' : '\0';
     any |= own;
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "module/node_pointer.h"
 #include "server/values/output_links.h"
 
 namespace smp::server {
@@ -34,9 +35,10 @@ class WatchedArguments {
  private:
   struct State {
     std::uint32_t version;
-    const void* node;
+    NodePointer<torch::autograd::Node> node;
     const void* memory;
     bool requires_grad;
+    std::uint32_t output;  ///< of the node
     friend bool operator==(const State&, const State&) = default;
   };
   static State state_of(const at::Tensor& tensor);

@@ -193,5 +193,59 @@ TEST(ArgumentHooks, OfACallWithoutGradModeAreSeenToo) {
   });
 }
 
+/// Hooks its argument and writes it, which then forgets the hook; its gradient before does not.
+struct WritingImpl : torch::nn::Module {
+  Tensor forward(Tensor x) {
+    x.register_hook([](const Tensor& gradient) { return gradient * 3; });
+    x.narrow(1, 0, 2).add_(1);
+    return linear(x);
+  }
+  nn::Linear linear = register_module("linear", nn::Linear(4, 4));
+};
+SMP_MODULE(Writing);
+
+struct WrittenImpl : torch::nn::Module {
+  Tensor forward(const Tensor& input) {
+    const auto x = first(input);
+    const auto before = used_before ? x * 2 : torch::zeros_like(x);
+    return far(x) + before;
+  }
+  nn::Linear first = register_module("first", nn::Linear(4, 4));
+  Writing far = register_module("far", Writing());
+  bool used_before = false;
+};
+SMP_MODULE(Written);
+
+TEST(ArgumentHooks, OfATensorThatIsWrittenThen) {
+  for (const bool used_before : {false, true}) {
+    const auto make = [&] {
+      torch::manual_seed(5);
+      Written net;
+      net->to(torch::kDouble);
+      net->used_before = used_before;
+      return net;
+    };
+    auto reference = make();
+    for (const auto& x : batch().chunk(2)) (reference(x).pow(2).mean() / 2).backward();
+    on_ranks(2, [&] {
+      auto net = make();
+      DistributedModel<Written> model(net);
+      model.set_partition("", 0);
+      model.set_partition("first", 0);
+      model.set_partition("far", 1);
+      auto step = smp::step([&](const Tensor& x) { model.backward(net(x).pow(2).mean()); });
+      if (used_before) {
+        EXPECT_THAT(refused_step<UsageError>(0, [&] { step(batch()); }),
+                    HasSubstr("registered a hook on tensor 0"));
+        return;
+      }
+      step(batch());
+      if (rank() != 0) return;
+      EXPECT_TRUE(
+          at::allclose(net->first->weight.grad(), reference->first->weight.grad(), 1e-12, 1e-12));
+    });
+  }
+}
+
 }  // namespace argument_hooks_test
 }  // namespace smp
