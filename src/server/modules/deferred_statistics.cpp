@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -82,8 +83,9 @@ void DeferredStatistics::Execution::swap(Layer& layer) noexcept {
 }
 
 /// Makes the layer's own statistics, which are in the members of `layer`, the values to begin with,
-/// and puts copies of them into the members.
+/// and puts copies of them into the members, which count writes: in inference mode none would.
 void DeferredStatistics::Execution::start(Layer& layer) {
+  const c10::InferenceMode normal(false);
   const at::NoGradGuard no_grad;
   layer.first_mean = layer.mean;
   layer.first_variance = layer.variance;
