@@ -107,6 +107,14 @@ c10::intrusive_ptr<c10::TensorImpl> make_impl(Arguments&&... arguments) {
   return c10::make_intrusive<c10::TensorImpl>(std::forward<Arguments>(arguments)...);
 }
 
+/// Gives `tensor` the data and keys of `impl`. One of inference mode, which had no version, becomes
+/// one that counts writes.
+void take(const at::Tensor& tensor, const c10::intrusive_ptr<c10::TensorImpl>& impl) {
+  const bool has_version = !tensor.is_inference();
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(impl);
+  if (!has_version) tensor.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(0));
+}
+
 void forget_graphs(const at::Tensor& leaf) {
   if (auto* meta = torch::autograd::impl::get_autograd_meta(leaf)) meta->grad_accumulator_.reset();
 }
@@ -125,7 +133,7 @@ void guard_without_memory(const at::Tensor& tensor, c10::intrusive_ptr<TensorGua
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides());
   impl->release_storage_and_set_meta_custom_data_ptr_error_msg_(data_text);
   impl->set_backend_meta(std::move(guard));
-  tensor.unsafeGetTensorImpl()->shallow_copy_from(impl);
+  take(tensor, impl);
   forget_graphs(tensor);
 }
 
@@ -135,7 +143,7 @@ void guard_with_memory(const at::Tensor& tensor, c10::intrusive_ptr<TensorGuard>
       make_impl(c10::Storage(tensor.storage()), c10::DispatchKeySet(kGuarded), tensor.dtype());
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   impl->set_backend_meta(std::move(guard));
-  tensor.unsafeGetTensorImpl()->shallow_copy_from(impl);
+  take(tensor, impl);
 }
 
 void watch_uses(const at::Tensor& tensor, c10::intrusive_ptr<TensorGuard> guard) {
