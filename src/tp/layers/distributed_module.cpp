@@ -28,6 +28,11 @@ std::uint64_t hash_of_numbers(const at::Tensor& slice) {
   return hash_of_values(slice.is_floating_point() ? slice.detach().to(at::kDouble) : slice);
 }
 
+/// Returns how often `slice` was written; 0 if it was made in inference mode, where nobody counts.
+std::int64_t version_of(const at::Tensor& slice) {
+  return slice.is_inference() ? 0 : slice._version();
+}
+
 /// Returns `dim`, counted from 0. @throws UsageError  `whole` has no dimensions.
 std::int64_t wrapped(const torch::nn::Module& module, const std::string& name,
                      const at::Tensor& whole, std::int64_t dim) {
@@ -75,7 +80,7 @@ std::uint64_t DistributedModule::origin(const std::string& name) const {
   if (found == origins_.end()) return 0;
   const auto& [whole, slice, version] = found->second;
   const auto own = named_parameters(/*recurse=*/false)[name];
-  return own._version() == version && hash_of_numbers(own) == slice ? whole : 0;
+  return version_of(own) == version && hash_of_numbers(own) == slice ? whole : 0;
 }
 
 void DistributedModule::set_whole(const std::string& name, const at::Tensor& whole) {
@@ -90,7 +95,7 @@ void DistributedModule::set_whole(const std::string& name, const at::Tensor& who
               whole.defined() ? base::concat(whole.sizes()) : "undefined", ", expected the whole, ",
               at::IntArrayRef(sizes));
   slice.set_data(tp::part_of(whole, dim, slice.size(dim), tp::TensorParallel::current().rank()));
-  origins_[name] = {hash_of_values(whole), hash_of_numbers(slice), slice._version()};
+  origins_[name] = {hash_of_values(whole), hash_of_numbers(slice), version_of(slice)};
 }
 
 at::Tensor& DistributedModule::register_cut(const std::string& name, at::Tensor slice,
@@ -98,7 +103,8 @@ at::Tensor& DistributedModule::register_cut(const std::string& name, at::Tensor 
                                             bool requires_grad) {
   sliced_.emplace(name, of);
   auto& registered = register_parameter(name, std::move(slice), requires_grad);
-  origins_.emplace(name, Origin{hash_of_whole, hash_of_numbers(registered), registered._version()});
+  origins_.emplace(name,
+                   Origin{hash_of_whole, hash_of_numbers(registered), version_of(registered)});
   return registered;
 }
 
