@@ -39,7 +39,9 @@ BatchRows::BatchRows(const ArgumentParts& parts, const detail::SeenCuts& seen, b
   take_of_codecs();
   if (count_ < 0) take_of_options();
   if (count_ < 0) take_of_lists();
-  SMP_REQUIRE(count_ != 0, "the batch of this step has no rows");
+  SMP_REQUIRE(count_ != 0,
+              "the batch of this step has no rows; leave the step out on every rank or, if other "
+              "replicas have rows, let this one go on without a batch (smp::Join)");
 }
 
 /// Takes the rows of a part for those of the batch.

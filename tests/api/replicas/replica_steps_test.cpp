@@ -251,6 +251,7 @@ TEST(ReplicaSteps, NameTheReplicaWhoseArgumentsAreWrong) {
       trainer.train(dp_rank() == 1 ? torch::empty({0, 3}, torch::kDouble) : rows_of(0));
     });
     EXPECT_THAT(text, HasSubstr("the batch of this step has no rows"));
+    EXPECT_THAT(text, HasSubstr("smp::Join"));
     if (rank() == 0) {
       EXPECT_THAT(text, HasSubstr("replica 1 (rank 2) cannot run this step"));
     }
