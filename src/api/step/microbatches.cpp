@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <xxhash.h>
 
@@ -36,6 +37,20 @@ bool is_common(const at::Tensor& tensor, const TensorCut& own) {
   return tensor.layout() == at::kStrided &&
          server::has_shared_elements_along(static_cast<std::size_t>(own.axis), tensor.sizes(),
                                            tensor.strides());
+}
+
+/// Returns a tensor like `tensor`, of the same memory if possible, that counts writes, which those
+/// of inference mode do not. It has counted none.
+at::Tensor counting_writes(const at::Tensor& tensor) {
+  if (!tensor.is_inference()) return tensor;
+  const c10::InferenceMode normal(false);
+  const at::NoGradGuard no_grad;
+  const bool plain = tensor.layout() == at::kStrided && !tensor.is_quantized() &&
+                     !tensor.is_nested() && !tensor.is_conj() && !tensor.is_neg();
+  if (!plain) return tensor.clone().variable_data();
+  return at::empty({0}, tensor.options())
+      .set_(tensor.storage(), tensor.storage_offset(), tensor.sizes(), tensor.strides())
+      .variable_data();
 }
 
 at::Tensor shape_of(const at::Tensor& tensor) {
@@ -196,6 +211,7 @@ at::Tensor Microbatches::slice(std::size_t argument, std::size_t tensor, int mic
   if (!whole.defined()) return whole;
   auto own = part_of(whole.variable_data(), argument, tensor, microbatch).variable_data();
   if (!whole.requires_grad() && is_common(whole, division_.cut(argument, tensor))) {
+    own = counting_writes(own);
     microbatches_[static_cast<std::size_t>(microbatch)].shared.emplace_back(argument, own);
   }
   return own;
@@ -206,6 +222,7 @@ at::Tensor Microbatches::own_slice(std::size_t argument, const at::Tensor& outsi
   if (!outside.defined()) return outside;
   auto own = outside.variable_data();
   if (!outside.requires_grad() && own_->is_common(outside)) {
+    own = counting_writes(own);
     microbatches_[static_cast<std::size_t>(microbatch)].shared.emplace_back(argument, own);
   }
   return own;

@@ -354,7 +354,9 @@ StepPreview StepCall::preview_of(const StepBody& body) const {
 void StepCall::run_body(int microbatch, const StepBody& body) {
   auto output = [&] {
     const server::ModesScope modes(modes_);
-    auto slices = inputs_->slices(microbatch);
+    auto slices = inputs_->slices(microbatch);    // outside of inference mode: they count writes
+    std::optional<c10::InferenceMode> inference;  // one that is off would turn gradients on
+    if (inference_) inference.emplace();
     const CodeOfBody in_body(rank_.topology().rank(), microbatch);
     return body(microbatch, slices);
   }();

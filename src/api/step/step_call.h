@@ -1,6 +1,8 @@
 // api/step/step_call.h: one call of a step on this rank.
 #pragma once
 
+#include <c10/core/InferenceMode.h>
+
 #include <exception>
 #include <optional>
 #include <string>
@@ -61,6 +63,7 @@ class StepCall {
   StepResult result_;
   // Of the caller, for the fibers that run the body: evaluation under NoGradGuard, autocast.
   const server::ExecutionModes modes_;
+  const bool inference_ = c10::InferenceMode::is_enabled();  // of the caller too
   ReplicaStep among_replicas_;
   std::optional<Microbatches> inputs_;
 };
