@@ -29,6 +29,11 @@ constexpr std::int64_t kMostCalls = 4'000'000;
 constexpr std::int64_t kMostCallsOfOutcome = 500'000;
 constexpr int kMostJudgements = 300;
 constexpr int kLeastJudgements = 12;
+/// Where memory decides, so many calls and judgements are spent on one more search: nothing for a
+/// large model, and for a small one what it takes to try all placements.
+constexpr std::int64_t kMostCallsForMemory = 500'000;
+constexpr std::int64_t kMostJudgementsForMemory = 1000;
+constexpr std::int64_t kMostPlacementsToTry = 5000;
 /// The shares by which a bottleneck may grow if that cuts fewer modules.
 constexpr std::array kSlacks{0.01, 0.03, 0.1};
 /// The numbers of runs per stage to try in looped_partition().
@@ -60,6 +65,11 @@ class Planner {
         costs_(make_cost_tree(tree, trace_, hand_.stages, {.memory_weight = balance_weight()})),
         schedule_(schedule::make_schedule(options.pipeline, shape_of(options))),
         judge_(tree_, trace_, costs_, machine_, settings()) {}
+
+  /// Tells that memory decides, and the placement that was best with more in flight.
+  void begin_with(std::vector<int> stages) { earlier_ = std::move(stages); }
+
+  const std::vector<int>& placement() const { return best().stages; }
 
   /// Finds placements. @return the judgement of the best
   const Judgement& place() {
@@ -193,6 +203,7 @@ class Planner {
       add("search", search(costs_, {tree, contiguous, used(tree_partition(costs_, machine_))}));
       if (found_.back().judgement.crowding > 0) search_by_memory(tree);
       try_other_costs();
+      if (memory_decides(found_.back().judgement)) search_thoroughly(tree);
     }
   }
 
@@ -204,6 +215,33 @@ class Planner {
     std::vector<std::vector<int>> others;
     add_by_other_costs(others);
     for (auto& stages : others) add_if_better(std::move(stages));
+  }
+
+  /// True if less in flight or something computed again made room, or there is too little of it.
+  bool memory_decides(const Judgement& judgement) const {
+    return !earlier_.empty() || judgement.crowding > 0 ||
+           judgement.recomputed.size() > trace_.recomputed.size();
+  }
+
+  /// Searches from the best placement on with all judgements that a small model allows: a few large
+  /// modules fit only in few ways, between which no moves of one or two of them lead.
+  void search_thoroughly(const std::vector<int>& tree) {
+    const auto affordable = kMostCallsForMemory / (sample() * judge_.calls_of_microbatch());
+    const auto placements = number_of_placements();
+    const auto budget =
+        placements <= affordable ? placements : std::min(affordable, kMostJudgementsForMemory);
+    if (budget <= budget_of_search()) return;
+    add_if_better(search(costs_, {tree, found_.back().stages}, static_cast<int>(budget)));
+  }
+
+  /// Placements of what is free; the largest number if there are too many to try.
+  std::int64_t number_of_placements() const {
+    std::int64_t placements = 1;
+    for (std::size_t node = 1; node < costs_.nodes.size(); ++node) {
+      if (costs_.nodes[node].fixed < 0) placements *= machine_.stages;
+      if (placements > kMostPlacementsToTry) return std::numeric_limits<std::int64_t>::max();
+    }
+    return placements;
   }
 
   /// Says of how many modules the model itself or the step's body reads weights, which keeps them
@@ -257,8 +295,27 @@ class Planner {
     best.judgement = std::move(judgement);
   }
 
-  /// @param costs  by which loads are evened out; what comes of that is judged by the step
+  /// Microbatches of the steps that the search has simulated.
+  std::int64_t sample() const {
+    return std::min<std::int64_t>(
+        {options_.microbatches,
+         std::max<std::int64_t>(1,
+                                kMostCalls / (kLeastJudgements * judge_.calls_of_microbatch()))});
+  }
+
+  int budget_of_search() const {
+    return static_cast<int>(std::clamp<std::int64_t>(
+        kMostCalls / (sample() * judge_.calls_of_microbatch()), kLeastJudgements, kMostJudgements));
+  }
+
   std::vector<int> search(const CostTree& costs, std::vector<std::vector<int>> starts) const {
+    return search(costs, std::move(starts), budget_of_search());
+  }
+
+  /// @param costs  by which loads are evened out; what comes of that is judged by the step
+  std::vector<int> search(const CostTree& costs, std::vector<std::vector<int>> starts,
+                          int budget) const {
+    if (!earlier_.empty()) starts.insert(starts.begin() + 1, earlier_);
     for (const double slack : kSlacks) {
       starts.push_back(used(contiguous_partition(costs, machine_, slack)));
     }
@@ -266,19 +323,13 @@ class Planner {
       const bool enough = static_cast<std::size_t>(loops) * machine_.stages <= costs_.nodes.size();
       if (enough) starts.push_back(used(looped_partition(costs, machine_, loops)));
     }
-    const std::int64_t of_microbatch = judge_.calls_of_microbatch();
-    const std::int64_t sample = std::min<std::int64_t>(
-        {options_.microbatches,
-         std::max<std::int64_t>(1, kMostCalls / (kLeastJudgements * of_microbatch))});
-    const auto budget = static_cast<int>(std::clamp<std::int64_t>(
-        kMostCalls / (sample * of_microbatch), kLeastJudgements, kMostJudgements));
     if (budget >= kBudgetForOtherCosts) add_by_other_costs(starts);
-    const Judgement tree = judged(starts.front(), sample);
+    const Judgement tree = judged(starts.front(), sample());
     const double tree_seconds =
         tree.fits() ? tree.seconds() : std::numeric_limits<double>::infinity();
     const Judge judge = [&](const std::vector<int>& stages) {
       if (!every_stage_used(costs_, machine_, stages)) return kIdle;
-      const Judgement judgement = judged(stages, sample);
+      const Judgement judgement = judged(stages, sample());
       return value(judgement, tree_seconds);
     };
     return search_partition(costs, machine_, starts, judge, budget);
@@ -373,6 +424,7 @@ class Planner {
   const std::unique_ptr<schedule::Schedule> schedule_;
   const StepJudge judge_;
   std::vector<Candidate> found_;
+  std::vector<int> earlier_;  // placement that was best with more in flight; empty: none was tried
 };
 
 /// Numbers of microbatches in flight, from the most on: all, or some that spread evenly.
@@ -399,6 +451,7 @@ PartitionPlan plan_with_recomputation(const ModuleTree& tree, const PartitionOpt
     tried.push_back(std::make_unique<PartitionOptions>(options));
     tried.back()->active_microbatches = number;
     auto planner = std::make_unique<Planner>(tree, *tried.back());
+    if (best != nullptr) planner->begin_with(best->placement());
     const auto& judgement = planner->place();
     const bool enough =
         judgement.fits() && judgement.recomputed.size() == options.trace.recomputed.size();

@@ -3,6 +3,7 @@
 #include "partition/search/recompute_choice.h"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -79,6 +80,8 @@ RecomputeChoice::RecomputeChoice(const ModuleTree& tree, const simulate::Trace& 
     add(call.module, call.after);
     own_[call.module].input += call.input_bytes;
     ++own_[call.module].calls;
+    const int caller = call.caller < 0 ? 0 : trace.calls[call.caller].module;
+    own_[caller].answers.emplace_back(call.module, call.output_bytes);
   }
 }
 
@@ -113,14 +116,19 @@ bool RecomputeChoice::fits(const std::vector<int>& stages,
   return true;
 }
 
-/// Returns what a module and all below it on its stage come to.
+/// Returns what a module and all below it on its stage come to, computed again as one: it keeps its
+/// own inputs and what other stages answer.
 RecomputeChoice::Own RecomputeChoice::whole(int module, const std::vector<int>& stages) const {
   Own all = own_[module];
+  for (const auto& [callee, bytes] : own_[module].answers) {
+    if (stages[callee] != stages[module]) all.input += bytes;
+  }
   for (const int child : tree_.nodes[module].children) {
     if (stages[child] != stages[module]) continue;
     const auto below = whole(child, stages);
     all.seconds += below.seconds;
     all.kept += below.kept;
+    all.input += below.input - own_[child].input;
   }
   return all;
 }
@@ -204,9 +212,39 @@ std::vector<int> RecomputeChoice::least(const std::vector<int>& stages, bool pol
     if (!changed) break;
     bytes = most(stages, with_chosen(chosen));
   }
+  if (polish) take_cheapest(chosen, points, stages);
   auto all = with_chosen(chosen);
   if (polish && all.size() > trace_.recomputed.size()) take_back(all, stages);
   return all;
+}
+
+/// Of the points of each stage the cheapest that fits by the memory model; where none does, the one
+/// that needs least. A stage's need does not depend on what others choose, so that all are asked
+/// about at once.
+void RecomputeChoice::take_cheapest(std::vector<std::vector<int>>& chosen,
+                                    const std::vector<Points>& points,
+                                    const std::vector<int>& stages) const {
+  constexpr auto kNothing = std::numeric_limits<std::int64_t>::max();
+  std::vector<std::int64_t> least(chosen.size(), kNothing);
+  const auto open = [&](std::size_t s, std::size_t number) {
+    return number < points[s].size() && least[s] > machine_.memory[s];
+  };
+  for (std::size_t number = 0; number < kMostPoints; ++number) {
+    auto trial = chosen;
+    bool any = false;
+    for (std::size_t s = 0; s < chosen.size(); ++s) {
+      if (!open(s, number)) continue;
+      trial[s] = points[s][number].chosen;
+      any = true;
+    }
+    if (!any) return;
+    const auto bytes = most(stages, with_chosen(trial));
+    for (std::size_t s = 0; s < chosen.size(); ++s) {
+      if (!open(s, number) || bytes[s] >= least[s]) continue;
+      least[s] = bytes[s];
+      chosen[s] = trial[s];
+    }
+  }
 }
 
 /// The dearest first.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "partition/model/memory_model.h"
@@ -16,7 +17,8 @@ namespace smp::partitioning {
 /// Chooses, stage by stage, modules whose calls keep their inputs only. Of all choices that fit it
 /// looks for the one that adds least time to the stage: exactly, for what a module's calls keep and
 /// take on their own; then the memory model tells whether that was right, and the choice is
-/// corrected. Refers to its arguments, which must outlive it. Pure and deterministic.
+/// corrected, or made anew by the memory model. Refers to its arguments, which must outlive it.
+/// Pure and deterministic.
 class RecomputeChoice {
  public:
   struct Step {
@@ -33,8 +35,8 @@ class RecomputeChoice {
   /// Returns the modules to choose, ascending, with those that are computed again anyway; where
   /// nothing fits, those with which a stage takes least.
   /// @param stages  of every module
-  /// @param polish  also takes back, one by one, what turns out not to be needed, unless it is
-  ///                very much
+  /// @param polish  asks the memory model about one choice after the other, the cheapest first, and
+  ///                takes back, one by one, what turns out not to be needed, unless it is very much
   [[nodiscard]] std::vector<int> least(const std::vector<int>& stages, bool polish) const;
 
  private:
@@ -42,8 +44,10 @@ class RecomputeChoice {
   struct Own {
     double seconds = 0;      ///< of the forward
     std::int64_t kept = 0;   ///< by its operators
-    std::int64_t input = 0;  ///< of its calls
+    std::int64_t input = 0;  ///< of its calls; with answers of other stages, if it is whole()
     int calls = 0;
+    /// What it calls: the module, and the bytes that it returns.
+    std::vector<std::pair<int, std::int64_t>> answers = {};
   };
   /// One way to treat some modules of a stage.
   struct Point {
@@ -61,6 +65,8 @@ class RecomputeChoice {
   std::vector<int> with_chosen(const std::vector<std::vector<int>>& by_stage) const;
   Points points_of_stage(int stage, const std::vector<int>& stages) const;
   std::int64_t kept_on(int stage, const std::vector<int>& stages) const;
+  void take_cheapest(std::vector<std::vector<int>>& chosen, const std::vector<Points>& points,
+                     const std::vector<int>& stages) const;
   void take_back(std::vector<int>& chosen, const std::vector<int>& stages) const;
   bool fits(const std::vector<int>& stages, const std::vector<int>& recomputed) const;
   bool is_allowed(int module) const;

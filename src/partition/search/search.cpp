@@ -2,6 +2,7 @@
 // come first; what they propose is judged, and the best is shaken and evened out again.
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <limits>
 #include <random>
 #include <set>
@@ -61,6 +62,7 @@ class Search {
 
   std::vector<int> run(const std::vector<std::vector<int>>& starts) {
     best_.stages = starts.front();
+    if (may_try_all()) return best_of_all(starts);
     std::vector<Found> found;
     for (const auto& start : starts) found.push_back(judged(start, 0));
     std::stable_sort(found.begin(), found.end(),
@@ -70,11 +72,41 @@ class Search {
       for (const double price : kPrices) judged(even_out(start.stages, price), price);
     }
     place_callers();
+    descend();
     if (machine_.stages > 1 && tree_.nodes.size() > 2) shake();
     return best_.stages;
   }
 
  private:
+  // True if there are no more placements than may be judged.
+  bool may_try_all() const {
+    std::int64_t placements = 1;
+    for (int node = 1; node < size(); ++node) {
+      if (may_move(node)) placements *= machine_.stages;
+      if (placements > budget_) return false;
+    }
+    return machine_.stages > 1;
+  }
+
+  std::vector<int> best_of_all(const std::vector<std::vector<int>>& starts) {
+    for (const auto& start : starts) judged(start, 0);
+    auto stages = starts.front();
+    judge_all(stages, 1);
+    return best_.stages;
+  }
+
+  // All stages for `node` and those after it.
+  void judge_all(std::vector<int>& stages, int node) {
+    while (node < size() && !may_move(node)) ++node;
+    if (node == size()) {
+      judged(stages, 0);
+      return;
+    }
+    for (stages[node] = 0; stages[node] < machine_.stages; ++stages[node]) {
+      judge_all(stages, node + 1);
+    }
+  }
+
   std::vector<int> even_out(std::vector<int> stages, double price) const {
     if (budget_ <= 0) return stages;
     return balanced(tree_, machine_, std::move(stages), {.crossing_price = price});
@@ -127,6 +159,40 @@ class Search {
       busiest.push_back(callers[i].second);
     }
     return busiest;
+  }
+
+  // Goes to the best neighbour while there is a better one, with half of the judgements at the most
+  // and only where these are enough for all neighbours of a placement.
+  void descend() {
+    const std::int64_t nodes = size() - 1;
+    const std::int64_t neighbours = 2 * nodes * (machine_.stages - 1) + nodes * nodes / 2;
+    const int left = budget_ / 2;
+    if (neighbours > left) return;
+    double value = std::numeric_limits<double>::infinity();
+    while (best_.value < value && budget_ > left) {
+      value = best_.value;
+      judge_neighbours(Found(best_));
+    }
+  }
+
+  // What differs from `from` by the stage of a node or a subtree, or by an exchange of two nodes.
+  void judge_neighbours(const Found& from) {
+    for (int position = 1; position < size(); ++position) {
+      for (int stage = 0; stage < machine_.stages; ++stage) {
+        for (const int end : {position + 1, order_.subtree_end[position]}) {
+          auto stages = from.stages;
+          put(stages, position, end, stage);
+          judged(stages, from.price);
+        }
+      }
+      for (int other = 1; other < position; ++other) {
+        const int a = order_.nodes[position], b = order_.nodes[other];
+        if (!may_move(a) || !may_move(b)) continue;
+        auto stages = from.stages;
+        std::swap(stages[a], stages[b]);
+        judged(stages, from.price);
+      }
+    }
   }
 
   // Accepts what is a little worse, less and less so, to get out of dead ends.

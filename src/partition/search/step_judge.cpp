@@ -155,7 +155,7 @@ Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulate
   }
   const auto& trace = changed ? *changed : trace_;
   const bool whole = options.microbatches == settings_.microbatches;
-  if (last && whole) options.gradients = &gradients_;
+  if (with_most && whole) options.gradients = &gradients_;  // some may wait beside their sums
   judgement.step = simulate::simulate(trace, stages, machine_, options);
   extrapolate(judgement.step, machine_, *settings_.schedule, options.microbatches,
               settings_.microbatches);

@@ -36,7 +36,8 @@ std::vector<int> looped_partition(const CostTree& tree, const simulate::Machine&
 using Judge = std::function<double(const std::vector<int>& stages_of_nodes)>;
 
 /// Returns the best placement found from `starts` by moving and swapping boundaries, single nodes
-/// and subtrees. @param budget  the most calls of `judge`
+/// and subtrees; the best of all where there are no more than it may judge.
+/// @param budget  the most calls of `judge`
 std::vector<int> search_partition(const CostTree& tree, const simulate::Machine& machine,
                                   const std::vector<std::vector<int>>& starts, const Judge& judge,
                                   int budget);

@@ -24,6 +24,7 @@ using testing::Not;
 constexpr int kStages = 2;
 constexpr int kMicrobatches = 6;
 constexpr int kInFlight = 3;
+constexpr std::int64_t kManyCalls = 500'000;  // the whole step, as make_plan() judges what it takes
 
 /// A random model whose activations are as large as its weights.
 RandomModel small_model(std::uint64_t seed, int modules) {
@@ -47,17 +48,32 @@ PartitionOptions options_for(const RandomModel& model) {
   return options;
 }
 
-/// Tries every placement, number in flight and choice.
+/// Tries every placement, number in flight and choice, but for those that cannot be the best.
 class AllPlans {
  public:
   AllPlans(const RandomModel& model, const PartitionOptions& options)
-      : model_(model), options_(options) {}
+      : model_(model),
+        options_(options),
+        costs_(make_cost_tree(model.tree, model.trace, model.fixed, {.memory_weight = 0})),
+        own_seconds_(model.tree.nodes.size()) {
+    own_seconds_[0] = model.trace.body_after.seconds;
+    for (const auto& call : model.trace.calls) {
+      const int caller = call.caller < 0 ? 0 : model.trace.calls[call.caller].module;
+      own_seconds_[caller] += call.before.seconds;
+      own_seconds_[call.module] += call.after.seconds;
+    }
+    find_placements();
+  }
 
   /// Returns the least value of a plan that fits; infinite if none does.
   double best() {
     for (int in_flight = 1; in_flight <= options_.active_microbatches; ++in_flight) {
       schedule_ = schedule::make_interleaved(in_flight);
-      for_all_placements([&] { try_choices(); });
+      for (const auto& placement : placements_) {
+        if (placement.least_seconds() >= best_) break;
+        now_ = &placement;
+        try_choices();
+      }
     }
     return best_;
   }
@@ -66,30 +82,46 @@ class AllPlans {
   std::int64_t least_memory(const std::vector<int>& recomputed, int in_flight) {
     schedule_ = schedule::make_interleaved(in_flight);
     auto least = std::numeric_limits<std::int64_t>::max();
-    for_all_placements([&] {
+    for (const auto& placement : placements_) {
+      now_ = &placement;
       const auto bytes = most(recomputed);
       least = std::min(least, *std::max_element(bytes.begin(), bytes.end()));
-    });
+    }
     return least;
   }
 
  private:
-  template <class Body>
-  void for_all_placements(const Body& body) {
-    const auto costs = costs_of(model_.trace);
-    for (unsigned bits = 0; bits < 1u << (costs.nodes.size() - 1); ++bits) {
-      nodes_.assign(1, 0);
-      for (std::size_t n = 1; n < costs.nodes.size(); ++n) {
-        nodes_.push_back(static_cast<int>(bits >> (n - 1)) & 1);
-      }
-      if (!every_stage_used(costs, options_.machine, nodes_)) continue;
-      stages_ = stages_of_modules(costs, nodes_);
-      body();
-    }
-  }
+  struct Placement {
+    std::vector<int> nodes, stages;
+    std::vector<double> busy;  ///< by stage, with one microbatch and nothing computed again
 
-  CostTree costs_of(const simulate::Trace& trace) const {
-    return make_cost_tree(model_.tree, trace, model_.fixed, {.memory_weight = 0});
+    double least_seconds() const {
+      return kMicrobatches * *std::max_element(busy.begin(), busy.end());
+    }
+  };
+  struct Choice {
+    double seconds = 0;  ///< that it adds to a microbatch
+    std::vector<int> modules;
+  };
+
+  /// All of them, those first whose fullest stage is done first.
+  void find_placements() {
+    const auto one = schedule::make_interleaved(1);
+    for (unsigned bits = 0; bits < 1u << (costs_.nodes.size() - 1); ++bits) {
+      Placement placement{{0}, {}, {}};
+      for (std::size_t n = 1; n < costs_.nodes.size(); ++n) {
+        placement.nodes.push_back(static_cast<int>(bits >> (n - 1)) & 1);
+      }
+      if (!every_stage_used(costs_, options_.machine, placement.nodes)) continue;
+      placement.stages = stages_of_modules(costs_, placement.nodes);
+      placement.busy = simulate::simulate(model_.trace, placement.stages, options_.machine,
+                                          {.microbatches = 1, .schedule = one.get()})
+                           .busy;
+      placements_.push_back(std::move(placement));
+    }
+    std::stable_sort(placements_.begin(), placements_.end(), [](const auto& a, const auto& b) {
+      return a.least_seconds() < b.least_seconds();
+    });
   }
 
   std::vector<std::int64_t> most(const std::vector<int>& recomputed) const {
@@ -97,44 +129,64 @@ class AllPlans {
     trace.recomputed = recomputed;
     const simulate::SimulationOptions options{.microbatches = kMicrobatches,
                                               .schedule = schedule_.get()};
-    const auto activations = most_activations(trace, stages_, options_.machine, options);
+    const auto activations = most_activations(trace, now_->stages, options_.machine, options);
     std::vector<std::int64_t> bytes;
-    for (const auto& stage : predict_memory(model_.tree, stages_, {activations, activations},
+    for (const auto& stage : predict_memory(model_.tree, now_->stages, {activations, activations},
                                             options_.optimizer_ratio)) {
       bytes.push_back(stage.most());
     }
     return bytes;
   }
 
-  /// Of the choices that fit a stage, the one that adds least time to it.
-  bool choose(int stage, std::vector<int>& chosen) const {
-    std::vector<int> own;
-    for (const int module : options_.recomputable) {
-      if (stages_[module] == stage) own.push_back(module);
+  /// Returns the seconds of the forward of a module with what is below it on its stage.
+  double seconds_of(int module) const {
+    double seconds = own_seconds_[module];
+    for (const int child : model_.tree.nodes[module].children) {
+      if (now_->stages[child] == now_->stages[module]) seconds += seconds_of(child);
     }
-    double least = std::numeric_limits<double>::infinity();
-    std::vector<int> found;
-    for (unsigned bits = 0; bits < 1u << own.size(); ++bits) {
-      std::vector<int> some;
-      for (std::size_t i = 0; i < own.size(); ++i) {
-        if ((bits >> i & 1) != 0) some.push_back(own[i]);
-      }
-      if (most(some)[stage] > options_.machine.memory[stage]) continue;
-      const double seconds = added_seconds(some, stage);
-      if (seconds >= least) continue;
-      least = seconds;
-      found = some;
-    }
-    chosen.insert(chosen.end(), found.begin(), found.end());
-    return least < std::numeric_limits<double>::infinity();
+    return seconds;
   }
 
-  /// By the simulator, on one microbatch.
-  double added_seconds(const std::vector<int>& recomputed, int stage) const {
-    auto trace = model_.trace;
-    trace.recomputed = recomputed;
-    const simulate::SimulationOptions options{.microbatches = 1, .schedule = schedule_.get()};
-    return simulate::simulate(trace, stages_, options_.machine, options).busy[stage];
+  /// True if a module around it on its stage is chosen, and so it is a part of that.
+  bool is_inside(int module, const std::vector<int>& chosen) const {
+    const auto& nodes = model_.tree.nodes;
+    for (int above = nodes[module].parent; above > 0; above = nodes[above].parent) {
+      if (now_->stages[above] != now_->stages[module]) return false;
+      if (std::find(chosen.begin(), chosen.end(), above) != chosen.end()) return true;
+    }
+    return false;
+  }
+
+  /// All choices on a stage that differ, the cheapest first.
+  std::vector<Choice> choices_on(int stage) const {
+    std::vector<Choice> choices{{}};
+    for (const int module : options_.recomputable) {
+      if (now_->stages[module] != stage) continue;
+      const auto without = choices.size();
+      for (std::size_t i = 0; i < without; ++i) {
+        if (is_inside(module, choices[i].modules)) continue;  // parents come first
+        auto with = choices[i];
+        with.seconds += seconds_of(module);
+        with.modules.push_back(module);
+        choices.push_back(std::move(with));
+      }
+    }
+    std::stable_sort(choices.begin(), choices.end(),
+                     [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+    return choices;
+  }
+
+  /// Of the choices that fit a stage, takes the one that adds least time to it. @return false if
+  /// none fits, or only such as take longer than the best step
+  bool choose(int stage, std::vector<int>& chosen) const {
+    if (most({})[stage] <= options_.machine.memory[stage]) return true;
+    for (const auto& choice : choices_on(stage)) {
+      if (kMicrobatches * (now_->busy[stage] + choice.seconds) >= best_) return false;
+      if (most(choice.modules)[stage] > options_.machine.memory[stage]) continue;
+      chosen.insert(chosen.end(), choice.modules.begin(), choice.modules.end());
+      return true;
+    }
+    return false;
   }
 
   void try_choices() {
@@ -145,18 +197,20 @@ class AllPlans {
     std::sort(chosen.begin(), chosen.end());
     auto trace = model_.trace;
     trace.recomputed = chosen;
-    const auto costs = costs_of(trace);
     const StepJudge judge(
-        model_.tree, trace, costs, options_.machine,
+        model_.tree, trace, costs_, options_.machine,
         {kMicrobatches, schedule_.get(), options_.optimizer_ratio, /*balance_weight=*/0});
-    const auto judgement = judge.judge(nodes_, kMicrobatches);
+    const auto judgement = judge.judge_within(now_->nodes, kManyCalls);
     if (judgement.fits()) best_ = std::min(best_, judgement.value());
   }
 
   const RandomModel& model_;
   const PartitionOptions& options_;
+  const CostTree costs_;
+  std::vector<double> own_seconds_;  // of the forward, by module
+  std::vector<Placement> placements_;
   std::unique_ptr<schedule::Schedule> schedule_;
-  std::vector<int> nodes_, stages_;
+  const Placement* now_ = nullptr;
   double best_ = std::numeric_limits<double>::infinity();
 };
 
@@ -175,49 +229,72 @@ double value_of(const RandomModel& model, const PartitionOptions& options,
   const auto schedule = schedule::make_interleaved(plan.summary()->active_microbatches);
   const StepJudge judge(model.tree, trace, costs, options.machine,
                         {kMicrobatches, schedule.get(), options.optimizer_ratio, 0});
-  const auto judgement = judge.judge(nodes, kMicrobatches);
+  const auto judgement = judge.judge_within(nodes, kManyCalls);
   EXPECT_TRUE(judgement.fits());
   return judgement.value();
 }
 
-/// Limits from what everything computed again needs to what nothing does, where there is a choice.
-/// More models: SMP_RECOMPUTE_MODELS and SMP_RECOMPUTE_MODULES.
 int number_from(const char* name, int otherwise) {
   const char* const text = std::getenv(name);
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
-TEST(RecomputeChoice, IsAsGoodAsTheBestOfAllPlans) {
+struct Case {
+  int seed = 0;
+  int modules = 0;
+};
+
+/// Models of 3 modules and more, and some whose plans took up to 17 % longer once, or of which the
+/// search liked placements best that do not fit in the end. More: SMP_RECOMPUTE_MODELS and
+/// SMP_RECOMPUTE_MODULES.
+std::vector<Case> cases() {
   const int models = number_from("SMP_RECOMPUTE_MODELS", 60);
   const int most_modules = number_from("SMP_RECOMPUTE_MODULES", 6);
-  int recomputing = 0, worse = 0;
+  std::vector<Case> cases;
   for (int seed = 1; seed <= models; ++seed) {
-    const auto model = small_model(static_cast<std::uint64_t>(seed), 3 + seed % (most_modules - 2));
+    cases.push_back({seed, 3 + seed % (most_modules - 2)});
+  }
+  for (const int seed : {6, 45, 48, 52, 66, 225, 260}) {
+    cases.push_back({seed, 3 + seed % 10});
+  }
+  return cases;
+}
+
+/// From what everything computed again needs to what nothing does, where there is a choice; 0:
+/// there is none.
+std::int64_t limit_of(AllPlans& all, const PartitionOptions& options, int seed) {
+  const auto least = all.least_memory(options.recomputable, 1);
+  const auto enough = all.least_memory({}, kInFlight);
+  if (enough <= least) return 0;
+  const double share = 0.1 + 0.2 * (seed % 4);
+  return least + static_cast<std::int64_t>(share * static_cast<double>(enough - least));
+}
+
+TEST(RecomputeChoice, IsAsGoodAsTheBestOfAllPlans) {
+  int recomputing = 0, compared = 0;
+  for (const auto& [seed, modules] : cases()) {
+    const auto model = small_model(static_cast<std::uint64_t>(seed), modules);
     auto options = options_for(model);
     AllPlans all(model, options);
-    const auto least = all.least_memory(options.recomputable, 1);
-    const auto enough = all.least_memory({}, kInFlight);
-    if (enough <= least) continue;
-    const double share = 0.1 + 0.2 * (seed % 4);
-    options.machine.memory.assign(
-        kStages, least + static_cast<std::int64_t>(share * static_cast<double>(enough - least)));
+    const auto limit = limit_of(all, options, seed);
+    if (limit == 0) continue;
+    options.machine.memory.assign(kStages, limit);
     const double best = all.best();
     if (best == std::numeric_limits<double>::infinity()) continue;
+    ++compared;
     std::string refused;
     try {
       const auto plan = make_plan(model.tree, options);
-      const double own = value_of(model, options, plan);
-      if (own > 1.02 * best) ++worse;
-      EXPECT_LE(own, 1.02 * best) << "seed " << seed;
+      EXPECT_LE(value_of(model, options, plan), 1.02 * best)
+          << "seed " << seed << ", " << modules << " modules";
       recomputing += std::any_of(plan.rows().begin(), plan.rows().end(),
                                  [](const auto& row) { return row.recomputed; });
     } catch (const ResourceError& error) {
       refused = error.what();
     }
-    EXPECT_EQ(refused, "") << "seed " << seed;
+    EXPECT_EQ(refused, "") << "seed " << seed << ", " << modules << " modules";
   }
-  EXPECT_GT(recomputing, models / 4);
-  EXPECT_EQ(worse, 0);
+  EXPECT_GT(recomputing, compared / 4);
 }
 
 TEST(RecomputeChoice, NothingIsComputedAgainWhereEverythingFits) {
