@@ -64,6 +64,7 @@ class Search {
     best_.stages = starts.front();
     if (may_try_all()) return best_of_all(starts);
     std::vector<Found> found;
+    found.reserve(starts.size());
     for (const auto& start : starts) found.push_back(judged(start, 0));
     std::stable_sort(found.begin(), found.end(),
                      [](const Found& a, const Found& b) { return a.value < b.value; });
