@@ -43,7 +43,7 @@ WatchedArguments::State WatchedArguments::state_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   return {tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version()),
           tensor.requires_grad() ? tensor.grad_fn() : nullptr, memory_of(tensor),
-          tensor.requires_grad(), tensor.output_nr()};
+          tensor.requires_grad(), static_cast<std::uint32_t>(tensor.output_nr())};
 }
 
 std::string WatchedArguments::hooked() const {
