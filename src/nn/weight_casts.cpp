@@ -83,7 +83,7 @@ at::Tensor cast_of(const at::Tensor& weight) {
   return at::autocast::cached_cast(type, weight, device);
 }
 
-WeightCasts::WeightCasts() { KeptCasts::all().change_users(1); }
-WeightCasts::~WeightCasts() { KeptCasts::all().change_users(-1); }
+WeightCastsScope::WeightCastsScope() { KeptCasts::all().change_users(1); }
+WeightCastsScope::~WeightCastsScope() { KeptCasts::all().change_users(-1); }
 
 }  // namespace smp::nn

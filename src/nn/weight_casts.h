@@ -12,12 +12,12 @@ at::Tensor cast_of(const at::Tensor& weight);
 
 /// While one lives, cast_of() keeps what LibTorch does not. Each begins and ends with nothing kept,
 /// since weights may have changed. Threads: any; all of the process share what is kept.
-class WeightCasts {
+class WeightCastsScope {
  public:
-  WeightCasts();
-  ~WeightCasts();
-  WeightCasts(const WeightCasts&) = delete;
-  WeightCasts& operator=(const WeightCasts&) = delete;
+  WeightCastsScope();
+  ~WeightCastsScope();
+  WeightCastsScope(const WeightCastsScope&) = delete;
+  WeightCastsScope& operator=(const WeightCastsScope&) = delete;
 };
 
 }  // namespace smp::nn

@@ -29,13 +29,13 @@ class WeightCastsTest : public testing::Test {
 
 TEST_F(WeightCastsTest, AreNoneWithoutAutocast) {
   at::autocast::set_autocast_enabled(at::kCPU, false);
-  const WeightCasts kept;
+  const WeightCastsScope kept;
   const auto weight = torch::randn({3, 4});
   EXPECT_TRUE(cast_of(weight).is_same(weight));
 }
 
 TEST_F(WeightCastsTest, LeaveOtherTypesAsTheyAre) {
-  const WeightCasts kept;
+  const WeightCastsScope kept;
   for (const auto type : {at::kDouble, at::kBFloat16, at::kLong}) {
     const auto weight = torch::ones({3}, type);
     EXPECT_TRUE(cast_of(weight).is_same(weight));
@@ -49,7 +49,7 @@ TEST_F(WeightCastsTest, AreMadeOnceWhileOneLives) {
   const auto part = part_of_a_flat_tensor();
   ASSERT_TRUE(part.is_view() && part.is_leaf());  // what LibTorch keeps no cast of
   EXPECT_FALSE(cast_of(frozen).is_same(cast_of(frozen)));
-  std::optional<WeightCasts> kept(std::in_place);
+  std::optional<WeightCastsScope> kept(std::in_place);
   for (const auto& weight : {trained, frozen, part}) {
     const auto cast = cast_of(weight);
     EXPECT_TRUE(torch::equal(cast, weight.detach().to(at::kBFloat16)));
@@ -61,7 +61,7 @@ TEST_F(WeightCastsTest, AreMadeOnceWhileOneLives) {
 }
 
 TEST_F(WeightCastsTest, AreMadeAgainForValuesThatChanged) {
-  const WeightCasts kept;
+  const WeightCastsScope kept;
   auto frozen = torch::zeros({2});
   EXPECT_EQ(cast_of(frozen).sum().item<float>(), 0);
   frozen.add_(1);
@@ -71,7 +71,7 @@ TEST_F(WeightCastsTest, AreMadeAgainForValuesThatChanged) {
 }
 
 TEST_F(WeightCastsTest, PassGradientsOn) {
-  const WeightCasts kept;
+  const WeightCastsScope kept;
   for (const auto& weight : {part_of_a_flat_tensor(), torch::randn({3, 4}).requires_grad_()}) {
     {
       const at::NoGradGuard no_grad;  // who casts first does not decide
@@ -85,7 +85,7 @@ TEST_F(WeightCastsTest, PassGradientsOn) {
 
 // What was frozen may be trained next, and the other way round.
 TEST_F(WeightCastsTest, FollowWhoIsTrained) {
-  const WeightCasts kept;
+  const WeightCastsScope kept;
   auto weight = torch::randn({3, 4});
   EXPECT_FALSE(cast_of(weight).requires_grad());
   weight.requires_grad_();
@@ -95,7 +95,7 @@ TEST_F(WeightCastsTest, FollowWhoIsTrained) {
 }
 
 TEST_F(WeightCastsTest, OfInferenceAreForInferenceOnly) {
-  const WeightCasts kept;
+  const WeightCastsScope kept;
   const auto frozen = torch::randn({3, 4});
   {
     const c10::InferenceMode inference;

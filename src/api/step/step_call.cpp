@@ -112,7 +112,7 @@ class CastsOfStep {
   CastsOfStep& operator=(const CastsOfStep&) = delete;
 
  private:
-  std::optional<nn::WeightCasts> others_;  // that its cache does not take
+  std::optional<nn::WeightCastsScope> others_;  // that its cache does not take
 };
 
 }  // namespace

@@ -71,7 +71,7 @@ TEST(JoinedProduct, CastsEachWeightOnceUnderAutocast) {
   };
   const std::vector<at::Tensor> weights{weight(true), weight(false), weight(true)};
   const auto x = torch::randn({2, kSize});
-  const nn::WeightCasts kept;
+  const nn::WeightCastsScope kept;
   at::autocast::set_autocast_enabled(at::kCPU, true);
   {
     const support::WeightCasts casts(kSize);
