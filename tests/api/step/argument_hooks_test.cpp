@@ -138,26 +138,20 @@ TEST(ArgumentHooks, OfACallWhoseResultNobodyUses) {
   });
 }
 
-/// Hooked again, it is a tensor that its caller uses elsewhere too: under its other name.
-TEST(ArgumentHooks, OfATensorThatIsReturnedTwice) {
-  const auto make = [](bool again) {
-    torch::manual_seed(5);
-    Returned net;
-    net->to(torch::kDouble);
-    net->again = again;
-    return net;
-  };
+/// Trains nets that `make(is_refused)` makes on two ranks: one as in one process, one is refused.
+template <class Net, class Make>
+void expect_one_trained_and_one_refused(const Make& make) {
   auto reference = make(false);
   for (const auto& x : batch().chunk(2)) (reference(x).pow(2).mean() / 2).backward();
-  for (const bool again : {false, true}) {
+  for (const bool is_refused : {false, true}) {
     on_ranks(2, [&] {
-      auto net = make(again);
-      DistributedModel<Returned> model(net);
+      Net net = make(is_refused);
+      DistributedModel<Net> model(net);
       model.set_partition("", 0);
       model.set_partition("first", 0);
       model.set_partition("far", 1);
       auto step = smp::step([&](const Tensor& x) { model.backward(net(x).pow(2).mean()); });
-      if (again) {
+      if (is_refused) {
         EXPECT_THAT(refused_step<UsageError>(0, [&] { step(batch()); }),
                     HasSubstr("registered a hook on tensor 0"));
         return;
@@ -168,6 +162,17 @@ TEST(ArgumentHooks, OfATensorThatIsReturnedTwice) {
           at::allclose(net->first->weight.grad(), reference->first->weight.grad(), 1e-12, 1e-12));
     });
   }
+}
+
+/// Hooked again, it is a tensor that its caller uses elsewhere too: under its other name.
+TEST(ArgumentHooks, OfATensorThatIsReturnedTwice) {
+  expect_one_trained_and_one_refused<Returned>([](bool again) {
+    torch::manual_seed(5);
+    Returned net;
+    net->to(torch::kDouble);
+    net->again = again;
+    return net;
+  });
 }
 
 /// The tensor needs a gradient whatever the mode: it is hooked for the caller's other uses of it.
@@ -216,35 +221,15 @@ struct WrittenImpl : torch::nn::Module {
 };
 SMP_MODULE(Written);
 
+/// A caller that uses the tensor before the call has a gradient that the hook would change.
 TEST(ArgumentHooks, OfATensorThatIsWrittenThen) {
-  for (const bool used_before : {false, true}) {
-    const auto make = [&] {
-      torch::manual_seed(5);
-      Written net;
-      net->to(torch::kDouble);
-      net->used_before = used_before;
-      return net;
-    };
-    auto reference = make();
-    for (const auto& x : batch().chunk(2)) (reference(x).pow(2).mean() / 2).backward();
-    on_ranks(2, [&] {
-      auto net = make();
-      DistributedModel<Written> model(net);
-      model.set_partition("", 0);
-      model.set_partition("first", 0);
-      model.set_partition("far", 1);
-      auto step = smp::step([&](const Tensor& x) { model.backward(net(x).pow(2).mean()); });
-      if (used_before) {
-        EXPECT_THAT(refused_step<UsageError>(0, [&] { step(batch()); }),
-                    HasSubstr("registered a hook on tensor 0"));
-        return;
-      }
-      step(batch());
-      if (rank() != 0) return;
-      EXPECT_TRUE(
-          at::allclose(net->first->weight.grad(), reference->first->weight.grad(), 1e-12, 1e-12));
-    });
-  }
+  expect_one_trained_and_one_refused<Written>([](bool used_before) {
+    torch::manual_seed(5);
+    Written net;
+    net->to(torch::kDouble);
+    net->used_before = used_before;
+    return net;
+  });
 }
 
 }  // namespace argument_hooks_test
