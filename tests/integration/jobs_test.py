@@ -330,6 +330,21 @@ class Ends(unittest.TestCase):
             self.fails("outlive", code, said=r"^smp: rank \d: the disk is full")
             self.fails("return", code, said=r"^")
 
+    def test_of_sessions_that_main_leaves_to_exit(self):
+        for kept in "static", "heap":
+            with self.subTest(kept=kept):
+                status, text = run((3, kept, 4, 0, 0))
+                self.assertEqual((status, lines_of_ours(text)), (0, []), text)
+                status, text = run((3, kept, 4, 7, 1))
+                self.assertEqual((status, lines_of_ours(text)), (7, []), text)
+
+    def test_of_one_that_a_rank_leaves_early(self):
+        for kept in "static", "heap":
+            with self.subTest(kept=kept):
+                status, text = run((2, kept, 8, 0, 0), (1, kept, 3, 0, 0))
+                self.assertNotEqual(status, 0, text)
+                self.assertRegex(text, r"step 4 cannot \w+: rank 2 left after step 3")
+
     def test_by_exit_in_a_module(self):
         self.fails("exit", 0, said=r"^smp: .*the program called exit\(\) inside a step")
 

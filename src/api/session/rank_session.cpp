@@ -3,13 +3,20 @@
 
 #include <utility>
 
+#include "base/check.h"
+
 namespace smp {
 
-RankSession::RankSession(RankParts parts) : parts_(std::move(parts)) { rank_.start(); }
+RankSession::RankSession(RankParts parts) { live_.emplace(std::move(parts)); }
 
-RankSession::~RankSession() {
-  state_.end();
-  rank_.leave();
+RankSession::Live::~Live() {
+  state.end();
+  rank.leave();
+}
+
+Rank& RankSession::rank() {
+  SMP_REQUIRE(live_.has_value(), "the smp session has ended, because the program exits");
+  return live_->rank;
 }
 
 }  // namespace smp

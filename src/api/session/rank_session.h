@@ -1,6 +1,9 @@
 // api/session/rank_session.h: one rank of a session: its parts, in the order in which they start.
 #pragma once
 
+#include <optional>
+#include <utility>
+
 #include "api/rank/rank.h"
 #include "api/rank/rank_parts.h"
 #include "api/rank/session_parts.h"
@@ -17,24 +20,33 @@ class RankSession {
   /// Makes this the session of the calling fiber, and checks that all ranks agree.
   /// @throws as Rank::start()
   explicit RankSession(RankParts parts);
-  ~RankSession();
   RankSession(const RankSession&) = delete;
   RankSession& operator=(const RankSession&) = delete;
 
-  Rank& rank() noexcept { return rank_; }
+  /// Ends it before its owner does. @throws nothing; what asks it for its rank later does
+  void end() noexcept { live_.reset(); }
+  /// @throws UsageError  it has ended.
+  Rank& rank();
   /// False in a forked child, which must not end its parent's session.
   bool is_own() const noexcept { return made_here_.is_here(); }
-  SharedWarnings& warnings() noexcept { return state_.warnings(); }
+  SharedWarnings& warnings() noexcept { return live_->state.warnings(); }
 
  private:
+  struct Live {
+    explicit Live(RankParts made) : parts(std::move(made)) { rank.start(); }
+    ~Live();
+
+    const RankParts parts;
+    const SessionParts session{rank, state, replicas};
+    const SessionParts::Scope scope{session};
+    Rank rank{parts};
+    SessionState state;
+    Replicas replicas{rank, state};
+    const server::SeesRowWrites sees;  // of what runs between steps
+  };
+
   const base::MadeHere made_here_;
-  const RankParts parts_;
-  const SessionParts session_{rank_, state_, replicas_};
-  const SessionParts::Scope scope_{session_};
-  Rank rank_{parts_};
-  SessionState state_;
-  Replicas replicas_{rank_, state_};
-  const server::SeesRowWrites sees_;  // of what runs between steps
+  std::optional<Live> live_;
 };
 
 }  // namespace smp

@@ -18,6 +18,7 @@
 #include "api/rank/rank_device.h"
 #include "api/rank/recorded_run.h"
 #include "api/rank/shared_warnings.h"
+#include "api/session/end_at_exit.h"
 #include "api/session/rank_session.h"
 #include "api/session/start.h"
 #include "base/check.h"
@@ -223,10 +224,19 @@ d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config, c10::Dev
 
 }  // namespace
 
-Session::Session(std::unique_ptr<RankSession> session) : session_(std::move(session)) {}
-Session::Session(Session&& other) noexcept = default;
+Session::Session(std::unique_ptr<RankSession> session) : session_(std::move(session)) {
+  end_at_exit(session_.get(), this);
+}
+Session::Session(Session&& other) noexcept : session_(std::move(other.session_)) {
+  end_at_exit(session_.get(), this);
+}
 Session::~Session() {
-  if (session_ && !session_->is_own()) static_cast<void>(session_.release());
+  if (!session_) return;
+  if (session_->is_own()) {
+    end_at_exit(nullptr, nullptr);
+  } else {
+    static_cast<void>(session_.release());
+  }
 }
 const Topology& Session::topology() const noexcept { return session_->rank().topology(); }
 const Config& Session::config() const noexcept { return session_->rank().config(); }

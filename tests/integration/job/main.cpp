@@ -41,6 +41,10 @@
 //     integration_job save STEPS RANK      RANK saves the model alone after STEPS steps
 //     integration_job save_early STEPS RANK   the same, and the others go on
 //     integration_job barriers STEPS RANK  RANK calls another collective than the others then
+//     integration_job static STEPS CODE RANK
+//                                          trains in an object that holds the session and all else,
+//                                          of static duration; RANK returns CODE, others 0
+//     integration_job heap STEPS CODE RANK the same in one that nobody destroys
 //     integration_job plan FILE            writes the plan
 #include <mpi.h>
 #include <smp/smp.h>
@@ -380,6 +384,36 @@ int refuse_flags(int milliseconds, const std::string& late_rank) {
   }
 }
 
+/// All of it in one object.
+struct Application {
+  Application(int& argc, char** argv)
+      : session(start(argc, argv)),
+        model(make_net()),
+        optimizer(model, torch::optim::SGD(model.parameters(), 1e-3)) {}
+
+  void train(int steps) {
+    auto step = smp::step([&](const at::Tensor& x) { model.backward(model(x).square().mean()); });
+    for (int number = 1; number <= steps; ++number) {
+      optimizer.zero_grad();
+      step(batch(/*rows=*/8, number));
+      optimizer.step();
+    }
+  }
+
+  smp::Session session;
+  smp::DistributedModel<smp::nn::Sequential> model;
+  smp::DistributedOptimizer<torch::optim::SGD> optimizer;
+};
+
+/// As applications do whose object lives until exit(), or is never destroyed.
+int leave_to_exit(int argc, char** argv) {
+  static std::optional<Application> made_before;  // destroyed after what smp::init makes
+  auto& application = std::string(argv[1]) == "static" ? made_before.emplace(argc, argv)
+                                                       : *new Application(argc, argv);
+  application.train(std::stoi(argv[2]));
+  return smp::rank() == std::stoi(argv[4]) ? std::stoi(argv[3]) : 0;
+}
+
 int outlive_an_error(int argc, char** argv, int code) {
   auto session = start(argc, argv);
   try {
@@ -396,6 +430,7 @@ int main(int argc, char** argv) {
   const std::string action = argc < 2 ? "" : argv[1];
   if (action == "return") return run_and_return(argc, argv, std::stoi(argv[2]));
   if (action == "flags") return refuse_flags(std::stoi(argv[2]), argv[3]);
+  if (action == "static" || action == "heap") return leave_to_exit(argc, argv);
   if (action == "outlive") return outlive_an_error(argc, argv, std::stoi(argv[2]));
   if (action != "report" && action != "late") return run(argc, argv);
   try {
