@@ -386,5 +386,32 @@ TEST(SecondDerivatives, AreFreedByTheFirstPassOverThem) {
   });
 }
 
+TEST(SecondDerivatives, FreeTheCallsWhoseTheyAre) {
+  const auto body = [](Chain& net, const Tensor& x, auto&& differentiate_once) {
+    const auto input = leaf(x);
+    const auto y = net(input);
+    const auto gradient = differentiate({y.sum()}, {input})[0];
+    differentiate_once(gradient.square().sum(), input);
+    differentiate_once(y.sum(), input);
+  };
+  auto plain = make_chain();
+  const auto by_libtorch = [](const Tensor& loss, const Tensor& input) {
+    torch::autograd::grad({loss}, {input});
+  };
+  EXPECT_THROW(body(plain, rows(4), by_libtorch), c10::Error);
+  on_ranks(2, [&] {
+    auto net = make_chain();
+    DistributedModel<Chain> model(net);
+    model.set_partition("", 0);
+    model.set_partition("b", 1);
+    auto train = smp::step([&](Tensor x) {
+      if (is_tracing()) return;
+      body(net, x, [](const Tensor& loss, const Tensor& input) { smp::grad({loss}, {input}); });
+    });
+    EXPECT_THAT(refused_step<UsageError>(0, [&] { train(rows(4)); }),
+                AllOf(HasSubstr("second time"), HasSubstr("retain_graph")));
+  });
+}
+
 }  // namespace second_derivatives_test
 }  // namespace smp
