@@ -41,6 +41,16 @@ std::string text_of(const at::Tensor& element) {
 
 }  // namespace
 
+c10::ScalarType common_type(c10::ScalarType first, c10::ScalarType second) {
+  const auto is_odd = [](c10::ScalarType one) {
+    return c10::isFloat8Type(one) || c10::isBarebonesUnsignedType(one);
+  };
+  if (first == second) return first;
+  if (!is_odd(first) && !is_odd(second)) return c10::promoteTypes(first, second);
+  const bool complex = c10::isComplexType(first) || c10::isComplexType(second);
+  return complex ? at::kComplexDouble : at::kDouble;
+}
+
 std::optional<Difference> first_difference(const at::Tensor& first, const at::Tensor& second,
                                            c10::ScalarType type) {
   const at::NoGradGuard no_grad;

@@ -23,4 +23,8 @@ struct Difference {
                                                          const at::Tensor& second,
                                                          c10::ScalarType type);
 
+/// Returns a type in which elements of both types can be compared: theirs, or one that holds both;
+/// for types that LibTorch does not promote, double precision.
+c10::ScalarType common_type(c10::ScalarType first, c10::ScalarType second);
+
 }  // namespace smp::checkpoints

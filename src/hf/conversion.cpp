@@ -36,12 +36,21 @@ void add_losses(const at::Tensor& before, const at::Tensor& after, const std::st
 
 }  // namespace
 
+namespace {
+
+/// True if numbers of `type` hold all those of `other`. LibTorch does not compare types of 8 bits.
+bool holds_all(c10::ScalarType type, c10::ScalarType other) {
+  return !c10::isFloat8Type(other) && c10::promoteTypes(other, type) == type;
+}
+
+}  // namespace
+
 at::Tensor converted(const at::Tensor& values, c10::ScalarType dtype, const std::string& name,
                      Losses& losses) {
   if (values.scalar_type() == dtype) return values;
   const auto before = values.detach().to(at::kCPU).contiguous().view({-1});
   const auto after = before.to(dtype);
-  if (c10::promoteTypes(values.scalar_type(), dtype) != dtype) {  // a wider one keeps everything
+  if (!holds_all(dtype, values.scalar_type())) {
     for (std::int64_t begin = 0; begin < before.numel(); begin += kElements) {
       const auto count = std::min(kElements, before.numel() - begin);
       add_losses(before.narrow(0, begin, count), after.narrow(0, begin, count), name, losses);

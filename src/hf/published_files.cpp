@@ -49,7 +49,7 @@ std::optional<std::string> PublishedFiles::difference(std::size_t first, std::si
     return base::concat("\"", a.name, "\" is ", c10::IntArrayRef(a.sizes), " and \"", b.name, "\" ",
                         c10::IntArrayRef(b.sizes));
   }
-  const auto type = c10::promoteTypes(a.dtype, b.dtype);
+  const auto type = checkpoints::common_type(a.dtype, b.dtype);
   const auto found = checkpoints::first_difference(read(first), read(second), type);
   if (!found) return std::nullopt;
   return base::concat("element ", c10::IntArrayRef(found->place), " is ", found->first, " in \"",

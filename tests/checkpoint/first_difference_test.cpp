@@ -50,5 +50,19 @@ TEST(FirstDifference, IsNoNaNAndNoSignOfZero) {
   EXPECT_FALSE(first_difference(at::empty({0, 2}), at::empty({0, 2}), at::kFloat));
 }
 
+TEST(FirstDifference, IsFoundBetweenTypesThatLibTorchDoesNotPromote) {
+  for (const auto& [first, second] :
+       {std::pair(at::kFloat8_e4m3fn, at::kBFloat16),
+        std::pair(at::kFloat8_e4m3fn, at::kFloat8_e5m2), std::pair(at::kUInt16, at::kByte),
+        std::pair(at::kUInt16, at::kComplexFloat), std::pair(at::kHalf, at::kBFloat16),
+        std::pair(at::kLong, at::kFloat)}) {
+    const auto type = common_type(first, second);
+    const auto values = at::arange(4, at::kFloat);
+    EXPECT_FALSE(first_difference(values.to(first), values.to(second), type)) << first << second;
+    EXPECT_TRUE(first_difference(values.to(first), (values + 1).to(second), type))
+        << first << second;
+  }
+}
+
 }  // namespace first_difference_test
 }  // namespace smp::checkpoints

@@ -40,5 +40,18 @@ TEST(Conversion, RefusesWhatBecomesInfiniteInTheLastPart) {
   EXPECT_EQ(losses.rounded, 0);
 }
 
+TEST(Conversion, TakesEightBits) {
+  Losses losses;
+  for (const auto type : {torch::kFloat8_e4m3fn, torch::kFloat8_e5m2, torch::kFloat8_e8m0fnu}) {
+    const auto values = torch::tensor({1.0, 4.0}).to(type);
+    const auto wide = converted(values, torch::kBFloat16, "x", losses);
+    EXPECT_TRUE(wide.equal(torch::tensor({1.0, 4.0}).to(torch::kBFloat16))) << type;
+  }
+  EXPECT_EQ(losses.rounded, 0);
+  const auto large = torch::tensor({65536.0}).to(torch::kFloat8_e8m0fnu);
+  EXPECT_THAT(refusal([&] { (void)converted(large, torch::kHalf, "x", losses); }),
+              HasSubstr("Half cannot hold 65536 of \"x\""));
+}
+
 }  // namespace conversion_test
 }  // namespace smp::hf

@@ -109,6 +109,16 @@ TEST_F(Traps, TheFilesTensorsDecideOnAHead) {
   EXPECT_FALSE(read(published(equal), Family::kLlama).contains("lm_head.weight"));
 }
 
+TEST_F(Traps, AHeadOfEightBitsIsComparedWithItsTable) {
+  const auto eight = [&](const Tensor& values) { return values.to(torch::kFloat8_e4m3fn); };
+  const auto small = torch::ones_like(table_);
+  for (const bool own : {false, true}) {
+    const auto file = published(
+        {{"model.embed_tokens.weight", small}, {"lm_head.weight", eight(own ? small + 1 : small)}});
+    EXPECT_EQ(has_own_head(file, Family::kLlama), own);
+  }
+}
+
 /// One parameter under two names is published once; two are published as two, and the config says
 /// so, whatever it said.
 TEST_F(Traps, TheModelsTensorsDecideOnAHead) {
