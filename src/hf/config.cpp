@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "base/text/excerpt.h"
 #include "config/json.h"
+#include "hf/config_defaults.h"
 #include "hf/config_fields.h"
 #include "hf/rope_json.h"
 #include "smp/hf.h"
@@ -117,6 +118,29 @@ class Reading {
   const std::string& name_;
 };
 
+/// Refuses numbers that no model has.
+class Checking {
+ public:
+  explicit Checking(const std::string& name) : name_(name) {}
+  void operator()(const char* key, std::int64_t number) const {
+    const std::string_view what = key;
+    if (what.ends_with("_token_id") || what == "sliding_window") return;
+    const bool may_be_none =
+        what.ends_with("layers") || what == "n_layer" || what == "type_vocab_size";
+    const int least = may_be_none ? 0 : 1;
+    SMP_REQUIRE(number >= least, name_, ": ", key, " is ", number, ", expected ", least,
+                " or more");
+  }
+  void operator()(const char* key, const std::optional<std::int64_t>& number) const {
+    if (number) (*this)(key, *number);
+  }
+  template <class T>
+  void operator()(const char*, const T&) const {}
+
+ private:
+  const std::string& name_;
+};
+
 /// Writes all members.
 class Writing {
  public:
@@ -150,8 +174,6 @@ void settle_window(const Json& json, LlamaConfig& sizes, const std::string& name
     Json off = false;
     const auto& used = present(json, "use_sliding_window") ? json["use_sliding_window"] : off;
     if (used == Json(false)) sizes.sliding_window.reset();
-  } else if (sizes.model_type == "mistral" && !json.contains("sliding_window")) {
-    sizes.sliding_window = 4096;
   } else if (sizes.model_type != "mistral") {
     sizes.sliding_window.reset();
   }
@@ -196,40 +218,6 @@ void settle(const Json& json, BertConfig&, const std::string& name) {
 }
 
 void settle(const Json&, T5Config&, const std::string&) {}
-
-LlamaConfig defaults_of(std::string_view type) {
-  LlamaConfig sizes;
-  sizes.model_type = type;
-  if (sizes.is_gemma()) {
-    sizes.tie_word_embeddings = true;
-    sizes.hidden_act = "gelu_pytorch_tanh";
-    sizes.head_dim = 256;
-  }
-  if (type == "qwen3") sizes.head_dim = 128;
-  return sizes;
-}
-
-Config::Sizes empty_sizes(const Known& known) {
-  const auto type = known.model_type;
-  if (type == "gpt2") return Gpt2Config();
-  if (type == "bert" || type == "roberta") {
-    BertConfig sizes;
-    sizes.model_type = type;
-    if (type == "roberta") {
-      sizes.vocab_size = 50265;
-      sizes.bos_token_id = 0;
-      sizes.pad_token_id = 1;
-      sizes.eos_token_id = 2;
-    }
-    return sizes;
-  }
-  if (type == "t5" || type == "mt5") {
-    T5Config sizes;
-    sizes.model_type = type;
-    return sizes;
-  }
-  return defaults_of(type);
-}
 
 std::string_view type_of(const Config::Sizes& sizes) {
   return std::visit(
@@ -293,10 +281,11 @@ Config Config::parse(const std::string& text, const std::string& name) {
   const auto& known = known_model(json, name);
   SMP_REQUIRE_AS(UnsupportedError, !present(json, "quantization_config"), name,
                  ": quantization_config: tensors of quantised models are not known");
-  auto sizes = empty_sizes(known);
+  auto sizes = default_sizes(known.model_type);
   std::visit(
       [&](auto& own) {
         visit_sizes(Reading(json, name), own);
+        visit_sizes(Checking(name), own);
         settle(json, own, name);
       },
       sizes);

@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 
@@ -33,6 +34,17 @@ bool has(const Json& object, const char* key) {
   return object.is_object() && object.contains(key) && !object[key].is_null();
 }
 
+/// Refuses what transformers would: a scaling without its numbers would be another one here.
+void require_members(const Json& from, const std::string& type, const std::string& name) {
+  std::vector<const char*> needed;
+  if (type != "default") needed.push_back("factor");
+  if (type == "llama3") needed.insert(needed.end(), {"low_freq_factor", "high_freq_factor"});
+  for (const char* const key : needed) {
+    const bool there = has(from, key) || (type == "yarn" && from.contains(key));
+    SMP_REQUIRE(there, name, ": rope_type \"", type, "\" needs \"", key, "\"");
+  }
+}
+
 /// Reads the ways to stretch frequencies, whose members have the same names in both forms.
 void read_scaling(const Json& from, nn::RotaryEmbeddingOptions& rope, const std::string& name) {
   const auto number = [&](const char* key, double otherwise) {
@@ -55,7 +67,13 @@ void read_scaling(const Json& from, nn::RotaryEmbeddingOptions& rope, const std:
   }
   const char* const type = has(from, "rope_type") ? "rope_type" : "type";
   if (!has(from, type)) return;
-  rope.scaling(scaling_of(base::json_member<std::string>(from, type, name), name));
+  const auto text = base::json_member<std::string>(from, type, name);
+  rope.scaling(scaling_of(text, name));
+  require_members(from, text, name);
+  if (has(from, "factor") || rope.scaling() != RotaryScaling::kYarn) return;
+  // A null: how many times the original context the model has.
+  rope.factor(static_cast<double>(rope.max_positions()) /
+              static_cast<double>(rope.original_max_positions()));
 }
 
 Json scaling_json(const nn::RotaryEmbeddingOptions& rope) {

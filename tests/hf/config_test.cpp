@@ -28,6 +28,32 @@ TEST(HfConfig, ReadsWhatOlderFilesLeaveOut) {
   EXPECT_TRUE(parsed(R"("model_type": "gemma")").llama().tie_word_embeddings);
 }
 
+TEST(HfConfig, HasTheDefaultsOfTransformers) {
+  const auto llama = [](const std::string& type) {
+    return parsed(R"("model_type": ")" + type + "\"").llama();
+  };
+  const auto mistral = llama("mistral"), qwen = llama("qwen3"), gemma = llama("gemma");
+  EXPECT_EQ(llama("llama").eos_token_id, 2);
+  EXPECT_EQ(mistral.kv_heads(), 8);
+  EXPECT_EQ(mistral.intermediate_size, 14336);
+  EXPECT_EQ(mistral.max_position_embeddings, 131072);
+  EXPECT_EQ(qwen.vocab_size, 151936);
+  EXPECT_EQ(qwen.intermediate_size, 22016);
+  EXPECT_EQ(qwen.head_size(), 128);
+  EXPECT_EQ(qwen.eos_token_id, std::nullopt);
+  EXPECT_EQ(llama("qwen2").head_size(), 128);
+  EXPECT_EQ(gemma.hidden_size, 3072);
+  EXPECT_EQ(gemma.num_hidden_layers, 28);
+  EXPECT_EQ(gemma.kv_heads(), 16);
+  EXPECT_EQ(gemma.bos_token_id, 2);
+  const auto mt5 = parsed(R"("model_type": "mt5")").t5();
+  EXPECT_EQ(mt5.vocab_size, 250112);
+  EXPECT_EQ(mt5.num_heads, 6);
+  EXPECT_TRUE(mt5.is_gated());
+  EXPECT_FALSE(mt5.tie_word_embeddings);
+  EXPECT_FALSE(parsed(R"("model_type": "t5")").t5().is_gated());
+}
+
 TEST(HfConfig, ReadsRotaryPositionsInBothForms) {
   const std::string llama3 =
       R"("rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -73,6 +99,26 @@ TEST(HfConfig, ReadsRotaryPositionsThatItWrote) {
   }
 }
 
+TEST(HfConfig, WantsTheNumbersOfAScaling) {
+  const auto with = [](const std::string& scaling) {
+    const std::string text = R"("model_type": "llama", "max_position_embeddings": 2048, )";
+    return text + R"("rope_scaling": {)" + scaling + "}";
+  };
+  const auto said = [&](const std::string& scaling) {
+    return refusal([&] { parsed(with(scaling)); });
+  };
+  for (const char* type : {"linear", "dynamic", "llama3", "yarn"}) {
+    EXPECT_THAT(said(R"("rope_type": ")" + std::string(type) + "\""),
+                HasSubstr("needs \"factor\""));
+  }
+  EXPECT_THAT(said(R"("rope_type": "linear", "factor": null)"), HasSubstr("needs \"factor\""));
+  EXPECT_THAT(said(R"("rope_type": "llama3", "factor": 8, "low_freq_factor": 1)"),
+              HasSubstr("needs \"high_freq_factor\""));
+  const auto yarn = parsed(
+      with(R"("rope_type": "yarn", "factor": null, "original_max_position_embeddings": 512)"));
+  EXPECT_EQ(yarn.llama().rope.factor(), 4) << "the contexts' ratio, as in transformers";
+}
+
 TEST(HfConfig, TakesWindowsAsTransformersDoes) {
   const auto window = [](const std::string& members) {
     return parsed(R"("num_hidden_layers": 2, )" + members).llama().sliding_window;
@@ -85,6 +131,8 @@ TEST(HfConfig, TakesWindowsAsTransformersDoes) {
       R"("model_type": "qwen2", "sliding_window": 7, "use_sliding_window": true)";
   EXPECT_EQ(window(used + R"(, "max_window_layers": 0)"), 7);
   EXPECT_EQ(window(used), std::nullopt);  // from layer 28 on
+  EXPECT_EQ(window(R"("model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 0)"),
+            4096);
   EXPECT_THAT(refused(R"("num_hidden_layers": 2, "max_window_layers": 1, )" + used),
               HasSubstr("1 of 2 layers"));
 }
@@ -115,6 +163,19 @@ TEST(HfConfig, RefusesByName) {
   EXPECT_THAT(refusal([] { parsed(""); }), HasSubstr("neither"));
   EXPECT_THAT(refusal([] { parsed(R"("model_type": "gpt2")").llama(); }),
               HasSubstr("llama() of a model of type gpt2"));
+}
+
+TEST(HfConfig, RefusesSizesThatNoModelHas) {
+  const auto said = [](const std::string& members) { return refusal([&] { parsed(members); }); };
+  EXPECT_THAT(said(R"("model_type": "llama", "num_attention_heads": 0)"),
+              HasSubstr("num_attention_heads is 0, expected 1 or more"));
+  EXPECT_THAT(said(R"("model_type": "llama", "num_key_value_heads": 0)"),
+              HasSubstr("num_key_value_heads is 0"));
+  EXPECT_THAT(said(R"("model_type": "gpt2", "n_layer": -1)"),
+              HasSubstr("n_layer is -1, expected 0 or more"));
+  EXPECT_THAT(said(R"("model_type": "t5", "d_ff": -4)"), HasSubstr("d_ff is -4"));
+  EXPECT_EQ(said(R"("model_type": "llama", "pad_token_id": -1, "num_hidden_layers": 0)"),
+            "accepted");
 }
 
 /// What is written is read as the same model, by its tensors and by its text.
