@@ -230,6 +230,20 @@ TEST_F(Generate, DrawsFromWhatTransformersLeaves) {
   EXPECT_TRUE(((frequencies - left[0]).abs() <= 5 * deviation).all().item<bool>()) << frequencies;
 }
 
+/// As in transformers: without a word the first token would be drawn each time.
+TEST_F(Generate, DrawsNothingFromWhatIsNoNumber) {
+  const GenerateOptions options{.temperature = 0.7, .top_k = 3, .top_p = 0.8};
+  for (const double odd : {NAN, INFINITY, -INFINITY}) {
+    const auto scores = torch::zeros({3, 5});
+    const bool all = odd == -INFINITY;
+    (all ? scores[1] : scores[1][2]).fill_(odd);
+    EXPECT_THAT(refusal([&] { next_tokens(scores, options, 4, 7); }),
+                AllOf(HasSubstr("no token of row 5"), HasSubstr("new token 7")));
+    EXPECT_EQ(refusal([&] { next_tokens(scores.narrow(0, 2, 1), options); }), "accepted");
+  }
+  EXPECT_EQ(next_tokens(torch::zeros({0, 5}), options).numel(), 0);
+}
+
 /// The result has the rows of the prompt, which pp_rank 0 alone knows.
 TEST_F(Generate, WritesNothingOnAllRanks) {
   const Sample sample{"llama", small_llama("llama", 4)};

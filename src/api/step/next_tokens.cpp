@@ -39,6 +39,17 @@ std::int64_t drawn(const at::Tensor& probabilities, std::uint64_t key) {
   return probabilities.div(times).argmax().item<std::int64_t>();
 }
 
+/// As transformers, which lets the highest score of such a row pass, and draws none.
+void require_numbers(const at::Tensor& probabilities, std::int64_t first_row, std::int64_t place) {
+  const auto odd = probabilities.isfinite().logical_not().any(/*dim=*/1);
+  if (!odd.any().item<bool>()) return;
+  SMP_REQUIRE(false, "generate: no token of row ",
+              first_row + odd.to(at::kByte).argmax().item<std::int64_t>(),
+              " can be drawn, new token ", place,
+              ": its scores are not numbers, infinite, or all -infinity. The model has gone "
+              "wrong, or masks every token");
+}
+
 }  // namespace
 
 void check_choice(const GenerateOptions& options) {
@@ -64,6 +75,7 @@ at::Tensor next_tokens(const at::Tensor& scores, const GenerateOptions& options,
               ", expected [B, V], of what follows the last token");
   if (options.temperature == 0 || scores.is_meta()) return scores.argmax(-1).to(at::kLong);
   const auto probabilities = probabilities_left(scores, options);
+  require_numbers(probabilities, first_row, place);
   const auto chosen = at::empty({scores.size(0)}, at::kLong);
   for (std::int64_t i = 0; i < scores.size(0); ++i) {
     auto key = base::mix_key(options.seed, static_cast<std::uint64_t>(first_row + i));
