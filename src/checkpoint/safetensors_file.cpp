@@ -35,11 +35,15 @@ bool parse_hexadecimal(std::string_view digits, std::uint64_t& value) {
   return std::from_chars(digits.data(), end, value, 16).ptr == end;
 }
 
-/// Returns the position of the first checksum digit in the text of a header, or npos.
+/// Returns the position of the first checksum digit in the text of a header, or npos. Before the
+/// key is what goes before no quote within a text.
 std::size_t checksum_place(const std::string& text) {
-  const std::string lead = base::concat("\"", kChecksumKey, "\":\"");
-  const auto found = text.find(lead);
-  return found == std::string::npos ? found : found + lead.size();
+  for (const char before : {'{', ','}) {
+    const auto lead = base::concat(before, "\"", kChecksumKey, "\":\"");
+    const auto found = text.find(lead);
+    if (found != std::string::npos) return found + lead.size();
+  }
+  return std::string::npos;
 }
 
 /// Returns what a file is that begins with these 8 bytes.
@@ -67,6 +71,23 @@ std::string read_header(const base::InputFile& file) {
   file.read_at(kLengthBytes, text.data(), length);
   return text;
 }
+
+bool are_truth_values(std::string_view bytes) noexcept {
+  return std::all_of(bytes.begin(), bytes.end(), [](char byte) { return byte == 0 || byte == 1; });
+}
+
+/// What is known of the values of a tensor.
+struct Seen {
+  Checksum sum;
+  bool sums = false;    ///< whether that is asked for
+  bool truths = false;  ///< whether they are to be truth values
+  bool odd = false;     ///< whether one is something else
+
+  void add(std::string_view bytes) noexcept {
+    if (sums) sum.add(bytes.data(), bytes.size());
+    if (truths) odd |= !are_truth_values(bytes);
+  }
+};
 
 /// Values are looked at while they are in a core's cache.
 constexpr std::uint64_t kPart = 512 << 10;
@@ -128,13 +149,10 @@ void SafetensorsReader::require_checksum(std::size_t index, std::uint64_t sum) c
               "\": their checksum does not fit");
 }
 
-void SafetensorsReader::require_truth_values(const PlacedTensor& placed,
-                                             std::string_view bytes) const {
-  const bool good =
-      placed.info.dtype != c10::ScalarType::Bool ||
-      std::all_of(bytes.begin(), bytes.end(), [](char byte) { return byte == 0 || byte == 1; });
-  SMP_REQUIRE(good, file_.path(), ": damaged values of \"", base::excerpt(placed.info.name),
-              "\": truth values other than 0 and 1");
+void SafetensorsReader::refuse_truth_values(const PlacedTensor& placed) const {
+  throw UsageError(base::concat(file_.path(), ": damaged values of \"",
+                                base::excerpt(placed.info.name),
+                                "\": truth values other than 0 and 1"));
 }
 
 at::Tensor SafetensorsReader::read(std::size_t index) const {
@@ -184,17 +202,17 @@ void SafetensorsReader::read_parts(
     const std::function<void(std::uint64_t, std::size_t)>& use) const {
   const auto& placed = header_.tensors[index];
   const auto size = placed.end - placed.begin;
-  Checksum sum;
+  Seen seen{Checksum(), !checksums_.empty(), placed.info.dtype == c10::ScalarType::Bool};
   for (std::uint64_t done = 0; done < size;) {
     const auto count = static_cast<std::size_t>(std::min(size - done, kPart));
     auto* const to = place(done);
     file_.read_at(data_begin_ + placed.begin + done, to, count);
-    require_truth_values(placed, {to, count});
-    if (!checksums_.empty()) sum.add(to, count);
+    seen.add({to, count});
+    if (seen.odd) refuse_truth_values(placed);
     use(done, count);
     done += count;
   }
-  require_checksum(index, sum.value());
+  require_checksum(index, seen.sum.value());
 }
 
 void SafetensorsReader::check(std::size_t index) const {
@@ -204,12 +222,10 @@ void SafetensorsReader::check(std::size_t index) const {
   if (checksums_.empty() && placed.info.dtype != c10::ScalarType::Bool) {
     file_.require_readable(begin, size);
   } else {
-    Checksum sum;
-    file_.read_parts(begin, size, [&](std::string_view part) {
-      if (!checksums_.empty()) sum.add(part.data(), part.size());
-      require_truth_values(placed, part);
-    });
-    if (size > 0) require_checksum(index, sum.value());
+    Seen seen{Checksum(), !checksums_.empty(), placed.info.dtype == c10::ScalarType::Bool};
+    base::read_in_place(file_, begin, size, seen);
+    if (seen.odd) refuse_truth_values(placed);
+    if (size > 0) require_checksum(index, seen.sum.value());
   }
   checked_[index] = true;
 }

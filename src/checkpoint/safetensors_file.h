@@ -9,7 +9,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "alive/writing.h"
@@ -61,7 +60,7 @@ class SafetensorsReader {
   /// on, and tells `use` of that byte and their number; checks them.
   void read_parts(std::size_t index, const std::function<char*(std::uint64_t)>& place,
                   const std::function<void(std::uint64_t, std::size_t)>& use) const;
-  void require_truth_values(const PlacedTensor& placed, std::string_view bytes) const;
+  [[noreturn]] void refuse_truth_values(const PlacedTensor& placed) const;
 
   base::InputFile file_;
   SafetensorsHeader header_;

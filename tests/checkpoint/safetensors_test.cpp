@@ -129,6 +129,18 @@ TEST_F(Safetensors, KeepsShapesNamesMetadataAndStridedValues) {
   EXPECT_EQ(read.metadata.size(), 2u);
 }
 
+/// Checksums are put into the text of a header, in which other texts may look like their place.
+TEST_F(Safetensors, KeepsMetadataThatLooksLikeItsOwn) {
+  StateDict dict{{"smp.xxh64", torch::ones({3})}};
+  dict.metadata = {{"a\"smp.xxh64", "a text that is longer than sixteen digits"},
+                   {"b,\"smp.xxh64\":\"", ",\"smp.xxh64\":\"0123456789abcdef"}};
+  save_safetensors(dict, path());
+  auto read = load_safetensors(path());
+  EXPECT_TRUE(same(read, dict));
+  read.metadata.erase("format");
+  EXPECT_EQ(read.metadata, dict.metadata);
+}
+
 /// They share elements, and are not the same numbers.
 TEST_F(Safetensors, WritesViewsThatConjugateOrNegateBesideTheirBase) {
   const auto base = torch::view_as_complex(torch::randn({3, 2}));

@@ -14,4 +14,10 @@ namespace smp::base {
 /// Threads: any. Other faults of the process, on other threads too, go where they went before.
 bool copy_mapped(void* to, const void* from, std::size_t size);
 
+/// Reads `size` bytes of a mapped file by `read(state, from, size)`, with the same answer.
+/// @param read   leaves no object behind that needs its destructor, if it is left in the middle
+/// @param state  is what it was half made into then
+bool read_mapped(void (*read)(void* state, const char* from, std::size_t size) noexcept,
+                 void* state, const char* from, std::size_t size);
+
 }  // namespace smp::base

@@ -52,12 +52,23 @@ bool copy_window(const InputFile& file, std::uint64_t offset, char* to, std::siz
 
 }  // namespace
 
+bool detail::read_where_it_is(const InputFile& file, std::uint64_t offset, std::size_t size,
+                              void (*read)(void*, const char*, std::size_t) noexcept, void* state) {
+  if (size < kLeastMapped) return false;
+  const Window window(file.descriptor(), offset, size);
+  if (!window.is_mapped() || !read_mapped(read, state, window.bytes(), size)) return false;
+  return !file.has_changed();
+}
+
+/// To places in the file where the system's larger pages end, too.
+std::size_t detail::bytes_at_once(std::uint64_t offset, std::uint64_t size) {
+  return static_cast<std::size_t>(std::min<std::uint64_t>(size, kWindow - offset % kWindow));
+}
+
 void copy_from(const InputFile& file, std::uint64_t offset, void* to, std::size_t size) {
   auto* at = static_cast<char*>(to);
   while (size > 0) {
-    // To places in the file where the system's larger pages end, too.
-    const auto count =
-        static_cast<std::size_t>(std::min<std::uint64_t>(size, kWindow - offset % kWindow));
+    const auto count = detail::bytes_at_once(offset, size);
     // Reading says why, or can what mapping cannot.
     if (count < kLeastMapped || !copy_window(file, offset, at, count)) {
       file.read_at(offset, at, count);

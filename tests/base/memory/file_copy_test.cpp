@@ -1,12 +1,14 @@
-// Files in memory by their pages: the same bytes as by reading, and the same words where they end.
+// Parts of files by their pages: the same bytes as by reading, and the same words where they end.
 #include "base/memory/file_copy.h"
 
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 #include "base/check.h"
 #include "support/refusal.h"
@@ -30,6 +32,26 @@ class FileCopies : public testing::Test {
     return bytes;
   }
 
+  /// What is seen of a file in place: a sum that depends on the order, and how many bytes.
+  struct Sum {
+    std::uint64_t sum = 0, size = 0;
+    void add(std::string_view bytes) noexcept {
+      for (const char byte : bytes) sum = sum * 31 + static_cast<unsigned char>(byte);
+      size += bytes.size();
+    }
+    bool operator==(const Sum&) const = default;
+  };
+  static Sum seen(const InputFile& file, std::size_t offset, std::size_t size) {
+    Sum sum;
+    read_in_place(file, offset, size, sum);
+    return sum;
+  }
+  Sum expected(std::size_t offset, std::size_t size) const {
+    Sum sum;
+    sum.add(std::string_view(bytes_).substr(offset, size));
+    return sum;
+  }
+
   std::string bytes_;
   const std::string path_ = concat(testing::TempDir(), "smp_file_copy_", ::getpid());
 };
@@ -41,6 +63,7 @@ TEST_F(FileCopies, AreTheBytesOfTheFile) {
       if (offset + size > kSize) continue;
       EXPECT_TRUE(copied(file, offset, size) == bytes_.substr(offset, size))
           << size << " from " << offset;
+      EXPECT_EQ(seen(file, offset, size), expected(offset, size)) << size << " from " << offset;
     }
   }
   EXPECT_TRUE(copied(file, 77, kSize - 77) == bytes_.substr(77));
@@ -55,6 +78,9 @@ TEST_F(FileCopies, OfFilesThatWereCutAreRefused) {
     EXPECT_THAT(refusal([&] { copied(file, 11, kSize - 11); }),
                 testing::HasSubstr(concat("cannot read ", path_, ": it ends at byte ", end)));
     EXPECT_TRUE(copied(file, 0, end) == bytes_.substr(0, end)) << end;
+    EXPECT_THAT(refusal([&] { seen(file, 11, kSize - 11); }),
+                testing::HasSubstr(concat("cannot read ", path_, ": it ends at byte ", end)));
+    EXPECT_EQ(seen(file, 0, end), expected(0, end)) << end;
   }
 }
 
@@ -66,6 +92,7 @@ TEST_F(FileCopies, AreOfTheValuesOfNow) {
   std::fstream(path_, std::ios::in | std::ios::out | std::ios::binary).seekp(5'000'000).put('!');
   bytes_[5'000'000] = '!';
   EXPECT_TRUE(copied(file, 0, kSize) == bytes_);
+  EXPECT_EQ(seen(file, 0, kSize), expected(0, kSize));
 }
 
 }  // namespace
