@@ -31,11 +31,12 @@ class TokenShardWriter::Impl {
   }
 
   void append(std::span<const std::int32_t> tokens) {
-    SMP_REQUIRE(!finished_, path_, ": this token shard is finished");
+    require_open();
     for (const auto token : tokens) {
       SMP_REQUIRE(token >= 0 && token < info_.vocab_size, path_, ": document ", info_.documents,
                   " has token ", token, ", but the vocabulary has ", info_.vocab_size);
     }
+    broken_ = true;  // until all of it is written: half of a document would be another one's
     if (info_.token_bytes == 2) {
       narrow_.assign(tokens.begin(), tokens.end());
       write(bytes_of(std::span<const std::uint16_t>(narrow_)));
@@ -45,10 +46,11 @@ class TokenShardWriter::Impl {
     info_.tokens += static_cast<std::int64_t>(tokens.size());
     ++info_.documents;
     begins_.push_back(static_cast<std::uint64_t>(info_.tokens));
+    broken_ = false;
   }
 
   TokenShardInfo finish() {
-    SMP_REQUIRE(!finished_, path_, ": this token shard is finished");
+    require_open();
     finished_ = true;
     const auto layout = shard_layout(info_);
     write(std::string(layout.begins - written_, '\0'));
@@ -61,6 +63,13 @@ class TokenShardWriter::Impl {
   }
 
  private:
+  void require_open() const {
+    SMP_REQUIRE(!finished_, path_, ": this token shard is finished");
+    SMP_REQUIRE_AS(
+        ResourceError, !broken_, path_,
+        ": a document of this token shard could not be written; make room, and write the "
+        "shard anew");
+  }
   void write(std::string_view bytes) {
     written_ += bytes.size();
     while (!bytes.empty()) {
@@ -85,6 +94,7 @@ class TokenShardWriter::Impl {
   std::vector<std::uint64_t> begins_ = {0};
   std::vector<std::uint64_t> checksums_;
   bool finished_ = false;
+  bool broken_ = false;
 };
 
 TokenShardWriter::TokenShardWriter(const std::string& path, std::int64_t vocab_size,

@@ -2,7 +2,9 @@
 #include "data/shards/token_shard.h"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <filesystem>
 #include <optional>
 #include <vector>
@@ -46,6 +48,26 @@ Corpus read_shard(const std::string& path) {
   }
   return corpus;
 }
+
+/// While it lives, files grow no further than to some size.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  void (*handler_)(int);
+  rlimit before_{};
+};
 
 TEST(TokenShard, GivesBackWhatWasWritten) {
   const ScratchFolder folder;
@@ -152,6 +174,23 @@ TEST(TokenShard, DamagedFilesAreNeverReadWrong) {
     }
   }
   EXPECT_GT(refused, files * 9 / 10);
+}
+
+/// Half of a document would be the beginning of the next one.
+TEST(TokenShardWriter, WritesNothingMoreAfterADocumentThatDidNotFit) {
+  const ScratchFolder folder;
+  const auto path = folder.path("some.tokens");
+  TokenShardWriter writer(path, 300, 2);
+  writer.append(std::vector<std::int32_t>(32767, 1));
+  {
+    const FullDisk full(1000);
+    EXPECT_THAT(refusal<ResourceError>([&] { writer.append(std::vector<std::int32_t>(1, 9)); }),
+                HasSubstr("cannot write " + path));
+  }
+  EXPECT_THAT(refusal<ResourceError>([&] { writer.append(std::vector<std::int32_t>(2, 8)); }),
+              HasSubstr("write the shard anew"));
+  EXPECT_THAT(refusal<ResourceError>([&] { writer.finish(); }), HasSubstr("could not be written"));
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST(TokenShardWriter, RefusesTokensThatAreNone) {
