@@ -31,21 +31,15 @@ float* floats_of(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
 }
 
-float* moved(float* from, std::int64_t by) { return from == nullptr ? nullptr : from + by; }
-
-const void* moved(const void* from, std::int64_t by, Number type) {
-  return static_cast<const char*>(from) + by * (type == Number::kFloat ? 4 : 2);
-}
-
 template <class Factors>
-using Loop = void (*)(const StepTensors&, std::int64_t, const StepRounding&, const Factors&);
-
-template <class Factors>
-void step(Loop<Factors> loop, const FusedTensors& tensors, const std::optional<Chance>& chance,
+void step(const FusedTensors& tensors, const std::optional<Chance>& chance,
           const Factors& factors) {
   SMP_ASSERT(can_fuse(tensors), "a step of ", tensors.parameter.scalar_type());
   SMP_ASSERT(!chance || tensors.parameter.scalar_type() == at::kBFloat16, "rounds ",
              tensors.parameter.scalar_type(), " by chance");
+  SMP_ASSERT(
+      !tensors.master.defined() || (!chance && tensors.parameter.scalar_type() != at::kFloat),
+      "masters of what is ", chance ? "rounded by chance" : "float32");
   const auto all = tensors.parameter.numel();
   if (all == 0) return;
   StepTensors whole;
@@ -57,14 +51,10 @@ void step(Loop<Factors> loop, const FusedTensors& tensors, const std::optional<C
   whole.first = floats_of(tensors.first);
   whole.second = floats_of(tensors.second);
   const auto part = chance ? chance->part : WholeIndex{all, all, 0};
+  const auto& loops = step_loops().front();
   each_run(part, all, [&](std::int64_t begin, std::int64_t count, std::int64_t place) {
-    auto own = whole;
-    own.parameter = const_cast<void*>(moved(whole.parameter, begin, whole.type));
-    own.gradient = moved(whole.gradient, begin, whole.gradient_type);
-    own.master = moved(whole.master, begin);
-    own.first = moved(whole.first, begin);
-    own.second = moved(whole.second, begin);
-    loop(own, count, {chance.has_value(), chance ? chance->key : 0, place}, factors);
+    loops.step(moved(whole, begin), count, {chance.has_value(), chance ? chance->key : 0, place},
+               factors);
   });
   tensors.parameter.unsafeGetTensorImpl()->bump_version();
 }
@@ -84,12 +74,12 @@ bool can_fuse(const FusedTensors& tensors) {
 
 void fused_step(const FusedTensors& tensors, const std::optional<Chance>& chance,
                 const AdamFactors& factors) {
-  step(step_loops().front().adam, tensors, chance, factors);
+  step(tensors, chance, factors);
 }
 
 void fused_step(const FusedTensors& tensors, const std::optional<Chance>& chance,
                 const SgdFactors& factors) {
-  step(step_loops().front().sgd, tensors, chance, factors);
+  step(tensors, chance, factors);
 }
 
 }  // namespace smp::precision

@@ -1,12 +1,13 @@
-// precision/numbers.h: numbers of 16 bits and float32, without branches, so that loops around them
-// are vectorised.
+// precision/numbers.h: float32 and numbers of 16 bits, a vector of them at a time. `Lanes` is what
+// a kind of processor has for that, see block_loops.h.
 #pragma once
 
-#include <c10/util/Half.h>
-
-#include <algorithm>
-#include <bit>
 #include <cstdint>
+#include <cstring>
+
+#include "precision/step_loop.h"
+
+#define SMP_INLINE [[gnu::always_inline]] inline
 
 namespace smp::precision {
 
@@ -15,41 +16,66 @@ inline constexpr std::uint32_t kInfinity = 0x7F800000u;
 inline constexpr std::uint32_t kMagnitude = 0x7FFFFFFFu;
 inline constexpr std::uint32_t kLargestFinite = 0x7F7Fu;
 inline constexpr std::uint32_t kQuietNan = 0x0040u;
+inline constexpr std::uint32_t kNan = 0x7FC00000u;
 
-[[gnu::always_inline]] inline float of_bfloat16(std::uint16_t bits) noexcept {
-  return std::bit_cast<float>(std::uint32_t{bits} << 16);
+template <class Lanes>
+using Floats = typename Lanes::Floats;
+/// The bits of floats; those of a bfloat16 are their upper halves.
+template <class Lanes>
+using Words = typename Lanes::Words;
+template <class Lanes>
+using Halves = typename Lanes::Halves;
+
+template <class Vector, class Element>
+SMP_INLINE Vector load(const Element* from) noexcept {
+  Vector vector;
+  std::memcpy(&vector, from, sizeof vector);
+  return vector;
 }
 
-[[gnu::always_inline]] inline std::uint16_t to_bfloat16(float value) noexcept {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const auto nearest = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-  return static_cast<std::uint16_t>(value != value ? 0x7FC0u : nearest);
+template <class Vector, class Element>
+SMP_INLINE void store(Element* to, const Vector& vector) noexcept {
+  std::memcpy(to, &vector, sizeof vector);
 }
 
-[[gnu::always_inline]] inline float of_half(std::uint16_t bits) noexcept {
-  return c10::detail::fp16_ieee_to_fp32_value(bits);
+/// In all lanes (to subtract nothing changes no number, not even a zero's sign).
+template <class Lanes>
+SMP_INLINE Floats<Lanes> all_of(float number) noexcept {
+  return number - Floats<Lanes>{};
 }
 
-[[gnu::always_inline]] inline std::uint16_t to_half(float value) noexcept {
-  return c10::detail::fp16_ieee_from_fp32_value(value);
+/// Rounds to bfloat16, to nearest and ties to even; what is in the lower halves does not count.
+template <class Lanes>
+SMP_INLINE Words<Lanes> to_nearest(Floats<Lanes> value) noexcept {
+  const auto bits = reinterpret_cast<Words<Lanes>>(value);
+  const auto nearest = bits + 0x7FFFu + ((bits >> 16) & 1u);
+  return value != value ? Words<Lanes>{} + kNan : nearest;
 }
 
-/// Rounds the bits of a float32 to those of a bfloat16 by 16 random bits. Never to an infinity;
-/// infinities and NaN stay such.
-[[gnu::always_inline]] inline std::uint16_t by_chance(std::uint32_t bits,
-                                                      std::uint32_t random) noexcept {
-  const std::uint32_t magnitude = bits & kMagnitude;
-  const std::uint32_t finite = std::min((magnitude + random) >> 16, kLargestFinite);
-  const std::uint32_t other = (magnitude >> 16) | (magnitude > kInfinity ? kQuietNan : 0u);
-  return static_cast<std::uint16_t>(((bits >> 16) & 0x8000u) |
-                                    (magnitude < kInfinity ? finite : other));
+/// Rounds to bfloat16 by 16 random bits, never to an infinity: what is beyond the largest finite
+/// number is cut. Infinities and quiet NaN stay such.
+template <class Lanes>
+SMP_INLINE Words<Lanes> by_chance(Floats<Lanes> value, Words<Lanes> random) noexcept {
+  constexpr auto kAlwaysFinite = static_cast<std::int32_t>(kLargestFinite << 16);
+  const auto bits = reinterpret_cast<Words<Lanes>>(value);
+  const auto magnitude = reinterpret_cast<typename Lanes::Integers>(bits & kMagnitude);
+  return bits + (magnitude < kAlwaysFinite ? random : Words<Lanes>{});
 }
 
-/// The same for numbers that cannot become an infinity: those below kNeverInfinite in magnitude.
-inline constexpr std::uint32_t kNeverInfinite = 0x7F7F0000u;
-[[gnu::always_inline]] inline std::uint16_t by_chance_below(std::uint32_t bits,
-                                                            std::uint32_t random) noexcept {
-  return static_cast<std::uint16_t>((bits + random) >> 16);
+template <class Lanes>
+SMP_INLINE Floats<Lanes> read(const void* from, Number type, std::int64_t begin) noexcept {
+  if (type == Number::kFloat) return load<Floats<Lanes>>(static_cast<const float*>(from) + begin);
+  const auto bits = load<Halves<Lanes>>(static_cast<const std::uint16_t*>(from) + begin);
+  return type == Number::kBFloat16 ? reinterpret_cast<Floats<Lanes>>(Lanes::to_upper(bits))
+                                   : Lanes::of_halves(bits);
+}
+
+/// As the type has it.
+template <class Lanes>
+SMP_INLINE Floats<Lanes> rounded(Floats<Lanes> value, Number type) noexcept {
+  return type == Number::kBFloat16
+             ? reinterpret_cast<Floats<Lanes>>(to_nearest<Lanes>(value) & ~0xFFFFu)
+             : Lanes::of_halves(Lanes::to_halves(value));
 }
 
 }  // namespace smp::precision

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 
 namespace smp::precision {
@@ -13,38 +12,35 @@ inline constexpr std::uint32_t kPhiloxLeft = 0xD2511F53u, kPhiloxRight = 0xCD9E8
 /// What is added to the halves of the key after each round.
 inline constexpr std::uint32_t kPhiloxLow = 0x9E3779B9u, kPhiloxHigh = 0xBB67AE85u;
 
-/// Four random words for each of `kLanes` neighbouring counters, made side by side so that a
-/// compiler vectorises the rounds: words[w][lane].
-template <std::size_t kLanes>
-struct PhiloxWords {
-  std::array<std::array<std::uint32_t, kLanes>, 4> words;
+/// One counter. Processors have `Wide` for several, each in 64 bits, as that is what they multiply.
+struct OneCounter {
+  using Wide = std::uint64_t;
+  /// The product of the lower half.
+  static Wide product(Wide word, std::uint32_t factor) noexcept {
+    return (word & 0xFFFFFFFFu) * factor;
+  }
 };
 
-/// Returns the words of counters `first` to `first + kLanes - 1` under `key`.
-template <std::size_t kLanes, int kRounds = kPhiloxRounds>
-[[gnu::always_inline]] inline PhiloxWords<kLanes> philox(std::uint64_t key,
-                                                         std::uint64_t first) noexcept {
-  PhiloxWords<kLanes> result{};
-  auto& [a, b, c, d] = result.words;
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    const std::uint64_t counter = first + lane;
-    a[lane] = static_cast<std::uint32_t>(counter);
-    b[lane] = static_cast<std::uint32_t>(counter >> 32);
-  }
+/// Returns four random words for each counter under `key`, in lower halves; the upper ones are
+/// left over.
+template <class Counters, int kRounds = kPhiloxRounds>
+[[gnu::always_inline]] inline std::array<typename Counters::Wide, 4> philox(
+    typename Counters::Wide counters, std::uint64_t key) noexcept {
+  using Wide = typename Counters::Wide;
+  Wide a = counters, b = counters >> 32, c{}, d{};
   auto low = static_cast<std::uint32_t>(key), high = static_cast<std::uint32_t>(key >> 32);
+#pragma GCC unroll 10
   for (int round = 0; round < kRounds; ++round) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      const std::uint64_t left = std::uint64_t{kPhiloxLeft} * a[lane];
-      const std::uint64_t right = std::uint64_t{kPhiloxRight} * c[lane];
-      a[lane] = static_cast<std::uint32_t>(right >> 32) ^ b[lane] ^ low;
-      b[lane] = static_cast<std::uint32_t>(right);
-      c[lane] = static_cast<std::uint32_t>(left >> 32) ^ d[lane] ^ high;
-      d[lane] = static_cast<std::uint32_t>(left);
-    }
+    const Wide left = Counters::product(a, kPhiloxLeft);
+    const Wide right = Counters::product(c, kPhiloxRight);
+    a = (right >> 32) ^ b ^ std::uint64_t{low};
+    c = (left >> 32) ^ d ^ std::uint64_t{high};
+    b = right;
+    d = left;
     low += kPhiloxLow;
     high += kPhiloxHigh;
   }
-  return result;
+  return {a, b, c, d};
 }
 
 }  // namespace smp::precision

@@ -15,7 +15,7 @@ struct StepTensors {
   Number type = Number::kFloat;
   const void* gradient = nullptr;
   Number gradient_type = Number::kFloat;
-  float* master = nullptr;  ///< what was rounded to the parameter; nullptr: there are none
+  float* master = nullptr;  ///< of 16 bits that are not rounded by chance; or nullptr
   float* first = nullptr;   ///< the optimizer's state: mean of gradients, or momentum
   float* second = nullptr;  ///< mean of squared gradients
 };
@@ -48,18 +48,54 @@ struct SgdFactors {
   float step;  ///< minus the rate
 };
 
-/// The same loops for processors of one kind. All give the same bits: those of LibTorch's operators
-/// on processors that have fused multiply-add, where LibTorch uses it. By chance, Adam multiplies
-/// by `inverse_root2` instead of dividing.
-struct StepLoops {
+/// A loop over whole blocks of the whole tensor: `count` and the index of the first neighbour are
+/// multiples of kBlock.
+template <class Factors>
+using BlockLoop = void (*)(const StepTensors&, std::int64_t count, const StepRounding&,
+                           const Factors&);
+
+/// A gradient becomes the parameter, quiet where it is NaN: what rounding alone is.
+struct NoFactors {};
+
+/// The loops for processors of one kind.
+struct BlockLoops {
   const char* name;
-  void (*adam)(const StepTensors&, std::int64_t count, const StepRounding&, const AdamFactors&);
-  void (*sgd)(const StepTensors&, std::int64_t count, const StepRounding&, const SgdFactors&);
+  BlockLoop<AdamFactors> adam;
+  BlockLoop<SgdFactors> sgd;
+  BlockLoop<NoFactors> round;
+};
+
+/// Each to be called on a processor of its kind only.
+BlockLoops portable_loops();
+#if defined(__x86_64__)
+BlockLoops avx2_loops();
+BlockLoops avx512_loops();
+#endif
+
+/// Steps of any number of neighbours by the loops for processors of one kind. All give the same
+/// bits: those of LibTorch's operators on processors that have fused multiply-add, where LibTorch
+/// uses it. By chance, Adam multiplies by `inverse_root2` instead of dividing.
+class StepLoops {
+ public:
+  explicit StepLoops(const BlockLoops& loops) : loops_(loops) {}
+
+  const char* name() const noexcept { return loops_.name; }
+  void step(const StepTensors& tensors, std::int64_t count, const StepRounding& rounding,
+            const AdamFactors& factors) const;
+  void step(const StepTensors& tensors, std::int64_t count, const StepRounding& rounding,
+            const SgdFactors& factors) const;
   /// Rounds float32 to bfloat16 by chance.
-  void (*round)(const float* from, std::uint16_t* to, std::int64_t count, const StepRounding&);
+  void round(const float* from, std::uint16_t* to, std::int64_t count,
+             const StepRounding& rounding) const;
+
+ private:
+  BlockLoops loops_;
 };
 
 /// Those that this processor runs, the fastest first.
 const std::vector<StepLoops>& step_loops();
+
+/// The tensors from the neighbour number `by` on.
+StepTensors moved(StepTensors tensors, std::int64_t by);
 
 }  // namespace smp::precision

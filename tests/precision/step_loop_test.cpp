@@ -119,7 +119,7 @@ const std::vector<Types> kTypes = {
 TEST(StepLoop, ProcessorsGiveTheSameBits) {
   torch::manual_seed(1);
   const auto& plain = step_loops().back();
-  ASSERT_STREQ(plain.name, "portable");
+  ASSERT_STREQ(plain.name(), "portable");
   for (const auto& types : kTypes) {
     for (const std::int64_t count : {1, 63, 64, 65, 257, 1000}) {
       const Case start(count, types.parameter, types.gradient, types.masters);
@@ -129,13 +129,13 @@ TEST(StepLoop, ProcessorsGiveTheSameBits) {
           const auto got = start.copy(), due = start.copy();
           for (const auto& [loop, tensors] : {std::pair{&loops, &got}, std::pair{&plain, &due}}) {
             if (rule < 2) {
-              loop->adam(tensors->pointers(), count, rounding,
+              loop->step(tensors->pointers(), count, rounding,
                          adam_factors(3, 0.01, 0.1, rule == 0));
             } else {
-              loop->sgd(tensors->pointers(), count, rounding, sgd_factors(rule == 2, rule == 3));
+              loop->step(tensors->pointers(), count, rounding, sgd_factors(rule == 2, rule == 3));
             }
           }
-          expect_same(got, due, loops.name + std::to_string(rule));
+          expect_same(got, due, loops.name() + std::to_string(rule));
         }
       }
     }

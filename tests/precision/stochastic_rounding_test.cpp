@@ -12,7 +12,6 @@
 #include <set>
 #include <vector>
 
-#include "precision/philox.h"
 #include "precision/random_bits.h"
 #include "precision/rounding_on_device.h"
 
@@ -156,12 +155,8 @@ TEST(StochasticRounding, DrawsEvenly) {
   for (const int shift : {0, 8}) {
     std::vector<double> cells(256);
     for (std::int64_t block = 0; block < blocks; ++block) {
-      const auto words = philox<kLanes>(rounding_key(3, 5, "a.weight"), block * kLanes).words;
-      for (const auto& word : words) {
-        for (const auto value : word) {
-          ++cells[value >> shift & 0xFF];
-          ++cells[value >> (16 + shift) & 0xFF];
-        }
+      for (const auto bits : random_bits(rounding_key(3, 5, "a.weight"), block)) {
+        ++cells[bits >> shift & 0xFF];
       }
     }
     double chi = 0;
@@ -177,7 +172,9 @@ at::Tensor streams(const std::vector<std::uint64_t>& keys, std::int64_t count, s
   std::vector<at::Tensor> rows;
   std::vector<std::uint32_t> bits(static_cast<std::size_t>(count));
   for (const auto key : keys) {
-    draw_portably(bits.data(), key, first / kBlock, count / kBlock);
+    for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+      std::ranges::copy(random_bits(key, (first + begin) / kBlock), bits.begin() + begin);
+    }
     rows.push_back(torch::from_blob(bits.data(), {count}, torch::kInt).to(torch::kDouble));
   }
   const double middle = 65535.0 / 2, deviation = 65536 / std::sqrt(12.0);
