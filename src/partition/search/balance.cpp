@@ -47,6 +47,7 @@ class Balancer {
         load_(machine.stages, Load{}) {
     measure_stages(machine);
     measure_nodes(machine);
+    weigh_memory(machine);
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       on_stage_[stages_[i]].push_back(static_cast<int>(i));
       load_[stages_[i]] = sum(load_[stages_[i]], share(static_cast<int>(i), stages_[i]));
@@ -96,6 +97,16 @@ class Balancer {
       }
       for (Load& node : nodes_) node[k] = total[k] > 0 ? node[k] / total[k] / least[k] : 0;
     }
+  }
+
+  /// Bytes count by how near a stage is to its limit: where there is room, even memory is of no
+  /// use.
+  void weigh_memory(const simulate::Machine& machine) {
+    double bytes = 0, limits = 0;
+    for (const CostNode& node : tree_.nodes) bytes += bytes_of_node(node, machine);
+    for (const auto limit : machine.memory) limits += static_cast<double>(limit);
+    if (bytes >= limits) return;
+    for (Load& inverse : inverse_) inverse[2] *= bytes / limits;
   }
 
   double fastest(std::size_t kind) const {

@@ -16,9 +16,10 @@ struct BalanceOptions {
   int budget = 1'000'000;
 };
 
-/// Brings the loads of all stages near each other: cost, seconds and, where memory is limited,
-/// bytes, each relative to the stage's share. Moves nodes one by one or in pairs while that helps;
-/// fixed nodes and the model itself stay.
+/// Brings the loads of all stages near each other: cost and seconds relative to the stage's share,
+/// and where memory is limited bytes relative to the limit, or to the share if there are more bytes
+/// than all limits allow. Moves nodes one by one or in pairs while that helps; fixed nodes and the
+/// model itself stay.
 std::vector<int> balanced(const CostTree& tree, const simulate::Machine& machine,
                           std::vector<int> stages, const BalanceOptions& options = {});
 

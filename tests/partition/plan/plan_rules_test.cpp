@@ -30,7 +30,7 @@ TEST(Partitioner, IsNeverSlowerThanThePapersAlgorithm) {
   }
 }
 
-/// Where every stage has room, what the default weighs memory by costs no time.
+/// Where every stage has room, what the default weighs memory by costs no time, nor do limits.
 TEST(Partitioner, WeighsMemoryOnlyWhereAStageIsNearlyFull) {
   for (const std::string& family : family_names()) {
     const SyntheticModel model = family_member(family, 2);

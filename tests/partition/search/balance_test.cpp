@@ -71,6 +71,16 @@ TEST(Balance, SharesBytesWhereMemoryDiffers) {
   EXPECT_LT(second, 0.45 * all);  // though half the cost and half the work
 }
 
+TEST(Balance, LimitsWithRoomChangeNothing) {
+  for (const std::string& family : family_names()) {
+    const CostTree tree = cost_tree(family_member(family, 2));
+    const simulate::Machine roomy{.stages = 4,
+                                  .memory = std::vector<std::int64_t>(4, std::int64_t{1} << 44)};
+    EXPECT_EQ(balanced(tree, roomy, start_of(tree)), balanced(tree, {.stages = 4}, start_of(tree)))
+        << family;
+  }
+}
+
 TEST(Balance, LeavesFixedNodesAndTheModelWhereTheyAre) {
   const CostTree tree = partly_fixed_t5();
   const auto stages = balanced(tree, {.stages = 4}, start_of(tree));
