@@ -16,11 +16,13 @@ using base::Json;
 using base::json_member;
 using Outcome = PlanSummary::Outcome;
 
-// What JSON has no number for, as the bubble of a step that takes no time, is written as 0.
+// What JSON has no number for, as the bubble of a step that takes no time, is written as 0. The
+// table of a plan that was read rounds a second time: of fewer digits that came to another number
+// now and then (11.00 s, 11.01 s).
 double rounded(double value) {
   if (!std::isfinite(value)) return 0;
   char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
+  std::snprintf(text, sizeof text, "%.9g", value);
   return std::strtod(text, nullptr);
 }
 

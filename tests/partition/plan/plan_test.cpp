@@ -53,6 +53,16 @@ TEST(Plan, SurvivesItsFile) {
             "accepted");
 }
 
+TEST(Plan, StepOfAReadPlanReadsAsItDidBefore) {
+  auto plan = t5_example().plan();
+  auto summary = *plan.summary();
+  summary.chosen.step_seconds = 11.004996;  // 11.005 in six digits, and then 11.01 in the table
+  plan = PartitionPlan(plan.pp_size(), plan.rows(), summary);
+  EXPECT_THAT(plan.table(), HasSubstr("11.00 s"));
+  const auto read = PartitionPlan::from_json(plan.to_json(), "p.json");
+  EXPECT_THAT(read.table(), HasSubstr("11.00 s"));
+}
+
 TEST(Plan, NamesTheNearestModule) {
   const PartitionPlan plan = even_plan(small_tree(), 2);
   EXPECT_EQ(plan.stage_of("middle"), 1);
