@@ -33,7 +33,6 @@ constexpr int kLeastJudgements = 12;
 /// large model, and for a small one what it takes to try all placements.
 constexpr std::int64_t kMostCallsForMemory = 500'000;
 constexpr std::int64_t kMostJudgementsForMemory = 1000;
-constexpr std::int64_t kMostPlacementsToTry = 5000;
 /// The shares by which a bottleneck may grow if that cuts fewer modules.
 constexpr std::array kSlacks{0.01, 0.03, 0.1};
 /// The numbers of runs per stage to try in looped_partition().
@@ -227,19 +226,18 @@ class Planner {
   /// modules fit only in few ways, between which no moves of one or two of them lead.
   void search_thoroughly(const std::vector<int>& tree) {
     const auto affordable = kMostCallsForMemory / (sample() * judge_.calls_of_microbatch());
-    const auto placements = number_of_placements();
+    const auto placements = number_of_placements(affordable);
     const auto budget =
         placements <= affordable ? placements : std::min(affordable, kMostJudgementsForMemory);
     if (budget <= budget_of_search()) return;
     add_if_better(search(costs_, {tree, found_.back().stages}, static_cast<int>(budget)));
   }
 
-  /// Placements of what is free; the largest number if there are too many to try.
-  std::int64_t number_of_placements() const {
+  /// Returns the placements of what is free, or a number above `most` if there are more.
+  std::int64_t number_of_placements(std::int64_t most) const {
     std::int64_t placements = 1;
-    for (std::size_t node = 1; node < costs_.nodes.size(); ++node) {
+    for (std::size_t node = 1; node < costs_.nodes.size() && placements <= most; ++node) {
       if (costs_.nodes[node].fixed < 0) placements *= machine_.stages;
-      if (placements > kMostPlacementsToTry) return std::numeric_limits<std::int64_t>::max();
     }
     return placements;
   }

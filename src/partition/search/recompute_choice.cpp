@@ -218,6 +218,31 @@ std::vector<int> RecomputeChoice::least(const std::vector<int>& stages, bool pol
   return all;
 }
 
+std::vector<std::vector<int>> RecomputeChoice::others(const std::vector<int>& stages, int stage,
+                                                      const std::vector<int>& recomputed,
+                                                      std::int64_t bytes) const {
+  std::vector<std::vector<int>> others;
+  const auto add = [&](std::vector<int> all) {
+    std::sort(all.begin(), all.end());
+    if (most(stages, all)[static_cast<std::size_t>(stage)] < bytes) others.push_back(all);
+  };
+  const auto may_change = [&](int module) { return stages[module] == stage && is_allowed(module); };
+  auto elsewhere = recomputed;
+  std::erase_if(elsewhere, may_change);
+  for (const auto& point : points_of_stage(stage, stages)) {
+    auto all = elsewhere;
+    all.insert(all.end(), point.chosen.begin(), point.chosen.end());
+    add(std::move(all));
+  }
+  for (const int module : allowed_) {
+    if (!may_change(module)) continue;
+    auto all = recomputed;
+    if (std::erase(all, module) == 0) all.push_back(module);
+    add(std::move(all));
+  }
+  return others;
+}
+
 /// Of the points of each stage the cheapest that fits by the memory model; where none does, the one
 /// that needs least. A stage's need does not depend on what others choose, so that all are asked
 /// about at once.

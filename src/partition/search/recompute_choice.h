@@ -39,6 +39,13 @@ class RecomputeChoice {
   ///                takes back, one by one, what turns out not to be needed, unless it is very much
   [[nodiscard]] std::vector<int> least(const std::vector<int>& stages, bool polish) const;
 
+  /// Returns choices for one stage with which it needs less than `bytes` by the memory model: those
+  /// that least() considers, the cheapest first, then what differs from `recomputed` by one module.
+  /// Each with what `recomputed` has on the other stages, ascending.
+  [[nodiscard]] std::vector<std::vector<int>> others(const std::vector<int>& stages, int stage,
+                                                     const std::vector<int>& recomputed,
+                                                     std::int64_t bytes) const;
+
  private:
   /// What all calls of a module come to in a microbatch, without those that they make.
   struct Own {

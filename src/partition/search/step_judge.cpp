@@ -137,17 +137,46 @@ Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulate
 
 Judgement StepJudge::judge(const std::vector<int>& stages_of_nodes, int simulated,
                            bool last) const {
+  if (!choice_) return judge_with(trace_.recomputed, stages_of_nodes, simulated, last);
+  const bool small = tree_.nodes.size() <= kSmall;
+  const auto stages = stages_of_modules(costs_, stages_of_nodes);
+  auto judgement =
+      judge_with(choice_->least(stages, last || small), stages_of_nodes, simulated, last);
+  for (int stage = 0; stage < machine_.stages && small; ++stage) {
+    if (!lacks_for_gradients(judgement, stage)) continue;
+    const auto bytes = judgement.memory[static_cast<std::size_t>(stage)].most();
+    for (auto& other : choice_->others(stages, stage, judgement.recomputed, bytes)) {
+      auto tried = judge_with(std::move(other), stages_of_nodes, simulated, last);
+      if (lack(tried, stage) < lack(judgement, stage)) judgement = std::move(tried);
+      if (lack(judgement, stage) <= 0) break;
+    }
+  }
+  return judgement;
+}
+
+/// Returns the bytes that a stage lacks; negative: it has room.
+std::int64_t StepJudge::lack(const Judgement& judgement, int stage) const {
+  const auto s = static_cast<std::size_t>(stage);
+  return judgement.memory[s].most() - machine_.memory[s];
+}
+
+/// True if a stage lacks memory at a moment of the simulated step at which gradients wait beside
+/// their sums, which the choice does not know.
+bool StepJudge::lacks_for_gradients(const Judgement& judgement, int stage) const {
+  const auto& memory = judgement.memory[static_cast<std::size_t>(stage)];
+  return lack(judgement, stage) > 0 && memory.activations == memory.most_activations;
+}
+
+Judgement StepJudge::judge_with(std::vector<int> recomputed,
+                                const std::vector<int>& stages_of_nodes, int simulated,
+                                bool last) const {
   const auto stages = stages_of_modules(costs_, stages_of_nodes);
   const bool with_most = last || !machine_.memory.empty();
   simulate::SimulationOptions options;
   options.microbatches = std::min(simulated, settings_.microbatches);
   options.schedule = settings_.schedule;
   Judgement judgement;
-  judgement.recomputed = trace_.recomputed;
-  if (choice_) {
-    const bool polish = last || tree_.nodes.size() <= kSmall;
-    judgement.recomputed = choice_->least(stages, polish);
-  }
+  judgement.recomputed = std::move(recomputed);
   std::optional<simulate::Trace> changed;
   if (judgement.recomputed != trace_.recomputed) {
     changed = trace_;

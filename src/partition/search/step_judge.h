@@ -74,6 +74,10 @@ class StepJudge {
 
  private:
   Judgement judge(const std::vector<int>& stages_of_nodes, int simulated, bool last) const;
+  Judgement judge_with(std::vector<int> recomputed, const std::vector<int>& stages_of_nodes,
+                       int simulated, bool last) const;
+  std::int64_t lack(const Judgement& judgement, int stage) const;
+  bool lacks_for_gradients(const Judgement& judgement, int stage) const;
   Activations activations(const simulate::Trace& trace, const simulate::SimulatedStep& step,
                           const std::vector<int>& stages,
                           const simulate::SimulationOptions& options, bool with_most) const;

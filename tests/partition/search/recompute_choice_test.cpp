@@ -8,10 +8,9 @@
 #include <cstdlib>
 #include <limits>
 
-#include "partition/model/stage_use.h"
+#include "partition/search/all_plans.h"
 #include "partition/search/random_tree.h"
 #include "partition/search/step_judge.h"
-#include "simulate/most_activations.h"
 #include "trial/planning.h"
 
 namespace smp::partitioning {
@@ -21,7 +20,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr int kStages = 2;
 constexpr int kMicrobatches = 6;
 constexpr int kInFlight = 3;
 constexpr std::int64_t kManyCalls = 500'000;  // the whole step, as make_plan() judges what it takes
@@ -36,183 +34,17 @@ RandomModel small_model(std::uint64_t seed, int modules) {
   return model;
 }
 
-PartitionOptions options_for(const RandomModel& model) {
-  auto options = on_stages(kStages);
+PartitionOptions options_for(const RandomModel& model, int stages = 2) {
+  auto options = on_stages(stages);
   options.trace = model.trace;
   options.microbatches = kMicrobatches;
   options.active_microbatches = kInFlight;
-  options.machine.stages = kStages;
+  options.machine.stages = stages;
   for (std::size_t m = 1; m < model.tree.nodes.size(); ++m) {
     options.recomputable.push_back(static_cast<int>(m));
   }
   return options;
 }
-
-/// Tries every placement, number in flight and choice, but for those that cannot be the best.
-class AllPlans {
- public:
-  AllPlans(const RandomModel& model, const PartitionOptions& options)
-      : model_(model),
-        options_(options),
-        costs_(make_cost_tree(model.tree, model.trace, model.fixed, {.memory_weight = 0})),
-        own_seconds_(model.tree.nodes.size()) {
-    own_seconds_[0] = model.trace.body_after.seconds;
-    for (const auto& call : model.trace.calls) {
-      const int caller = call.caller < 0 ? 0 : model.trace.calls[call.caller].module;
-      own_seconds_[caller] += call.before.seconds;
-      own_seconds_[call.module] += call.after.seconds;
-    }
-    find_placements();
-  }
-
-  /// Returns the least value of a plan that fits; infinite if none does.
-  double best() {
-    for (int in_flight = 1; in_flight <= options_.active_microbatches; ++in_flight) {
-      schedule_ = schedule::make_interleaved(in_flight);
-      for (const auto& placement : placements_) {
-        if (placement.least_seconds() >= best_) break;
-        now_ = &placement;
-        try_choices();
-      }
-    }
-    return best_;
-  }
-  /// Returns the bytes of the fullest stage where all of `recomputed` are computed again, in the
-  /// placement that needs least.
-  std::int64_t least_memory(const std::vector<int>& recomputed, int in_flight) {
-    schedule_ = schedule::make_interleaved(in_flight);
-    auto least = std::numeric_limits<std::int64_t>::max();
-    for (const auto& placement : placements_) {
-      now_ = &placement;
-      const auto bytes = most(recomputed);
-      least = std::min(least, *std::max_element(bytes.begin(), bytes.end()));
-    }
-    return least;
-  }
-
- private:
-  struct Placement {
-    std::vector<int> nodes, stages;
-    std::vector<double> busy;  ///< by stage, with one microbatch and nothing computed again
-
-    double least_seconds() const {
-      return kMicrobatches * *std::max_element(busy.begin(), busy.end());
-    }
-  };
-  struct Choice {
-    double seconds = 0;  ///< that it adds to a microbatch
-    std::vector<int> modules;
-  };
-
-  /// All of them, those first whose fullest stage is done first.
-  void find_placements() {
-    const auto one = schedule::make_interleaved(1);
-    for (unsigned bits = 0; bits < 1u << (costs_.nodes.size() - 1); ++bits) {
-      Placement placement{{0}, {}, {}};
-      for (std::size_t n = 1; n < costs_.nodes.size(); ++n) {
-        placement.nodes.push_back(static_cast<int>(bits >> (n - 1)) & 1);
-      }
-      if (!every_stage_used(costs_, options_.machine, placement.nodes)) continue;
-      placement.stages = stages_of_modules(costs_, placement.nodes);
-      placement.busy = simulate::simulate(model_.trace, placement.stages, options_.machine,
-                                          {.microbatches = 1, .schedule = one.get()})
-                           .busy;
-      placements_.push_back(std::move(placement));
-    }
-    std::stable_sort(placements_.begin(), placements_.end(), [](const auto& a, const auto& b) {
-      return a.least_seconds() < b.least_seconds();
-    });
-  }
-
-  std::vector<std::int64_t> most(const std::vector<int>& recomputed) const {
-    auto trace = model_.trace;
-    trace.recomputed = recomputed;
-    const simulate::SimulationOptions options{.microbatches = kMicrobatches,
-                                              .schedule = schedule_.get()};
-    const auto activations = most_activations(trace, now_->stages, options_.machine, options);
-    std::vector<std::int64_t> bytes;
-    for (const auto& stage : predict_memory(model_.tree, now_->stages, {activations, activations},
-                                            options_.optimizer_ratio)) {
-      bytes.push_back(stage.most());
-    }
-    return bytes;
-  }
-
-  /// Returns the seconds of the forward of a module with what is below it on its stage.
-  double seconds_of(int module) const {
-    double seconds = own_seconds_[module];
-    for (const int child : model_.tree.nodes[module].children) {
-      if (now_->stages[child] == now_->stages[module]) seconds += seconds_of(child);
-    }
-    return seconds;
-  }
-
-  /// True if a module around it on its stage is chosen, and so it is a part of that.
-  bool is_inside(int module, const std::vector<int>& chosen) const {
-    const auto& nodes = model_.tree.nodes;
-    for (int above = nodes[module].parent; above > 0; above = nodes[above].parent) {
-      if (now_->stages[above] != now_->stages[module]) return false;
-      if (std::find(chosen.begin(), chosen.end(), above) != chosen.end()) return true;
-    }
-    return false;
-  }
-
-  /// All choices on a stage that differ, the cheapest first.
-  std::vector<Choice> choices_on(int stage) const {
-    std::vector<Choice> choices{{}};
-    for (const int module : options_.recomputable) {
-      if (now_->stages[module] != stage) continue;
-      const auto without = choices.size();
-      for (std::size_t i = 0; i < without; ++i) {
-        if (is_inside(module, choices[i].modules)) continue;  // parents come first
-        auto with = choices[i];
-        with.seconds += seconds_of(module);
-        with.modules.push_back(module);
-        choices.push_back(std::move(with));
-      }
-    }
-    std::stable_sort(choices.begin(), choices.end(),
-                     [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
-    return choices;
-  }
-
-  /// Of the choices that fit a stage, takes the one that adds least time to it. @return false if
-  /// none fits, or only such as take longer than the best step
-  bool choose(int stage, std::vector<int>& chosen) const {
-    if (most({})[stage] <= options_.machine.memory[stage]) return true;
-    for (const auto& choice : choices_on(stage)) {
-      if (kMicrobatches * (now_->busy[stage] + choice.seconds) >= best_) return false;
-      if (most(choice.modules)[stage] > options_.machine.memory[stage]) continue;
-      chosen.insert(chosen.end(), choice.modules.begin(), choice.modules.end());
-      return true;
-    }
-    return false;
-  }
-
-  void try_choices() {
-    std::vector<int> chosen;
-    for (int stage = 0; stage < kStages; ++stage) {
-      if (!choose(stage, chosen)) return;
-    }
-    std::sort(chosen.begin(), chosen.end());
-    auto trace = model_.trace;
-    trace.recomputed = chosen;
-    const StepJudge judge(
-        model_.tree, trace, costs_, options_.machine,
-        {kMicrobatches, schedule_.get(), options_.optimizer_ratio, /*balance_weight=*/0});
-    const auto judgement = judge.judge_within(now_->nodes, kManyCalls);
-    if (judgement.fits()) best_ = std::min(best_, judgement.value());
-  }
-
-  const RandomModel& model_;
-  const PartitionOptions& options_;
-  const CostTree costs_;
-  std::vector<double> own_seconds_;  // of the forward, by module
-  std::vector<Placement> placements_;
-  std::unique_ptr<schedule::Schedule> schedule_;
-  const Placement* now_ = nullptr;
-  double best_ = std::numeric_limits<double>::infinity();
-};
 
 /// As make_plan() values what it made.
 double value_of(const RandomModel& model, const PartitionOptions& options,
@@ -244,19 +76,16 @@ struct Case {
   int modules = 0;
 };
 
-/// Models of 3 modules and more, and some whose plans took up to 17 % longer once, or of which the
-/// search liked placements best that do not fit in the end. More: SMP_RECOMPUTE_MODELS and
-/// SMP_RECOMPUTE_MODULES.
-std::vector<Case> cases() {
-  const int models = number_from("SMP_RECOMPUTE_MODELS", 60);
-  const int most_modules = number_from("SMP_RECOMPUTE_MODULES", 6);
+/// Models of 3 modules and more, as many as a test tries by itself or SMP_RECOMPUTE_MODELS and
+/// SMP_RECOMPUTE_MODULES say.
+std::vector<Case> cases(int models, int most_modules, const std::vector<Case>& others) {
+  models = number_from("SMP_RECOMPUTE_MODELS", models);
+  most_modules = number_from("SMP_RECOMPUTE_MODULES", most_modules);
   std::vector<Case> cases;
   for (int seed = 1; seed <= models; ++seed) {
     cases.push_back({seed, 3 + seed % (most_modules - 2)});
   }
-  for (const int seed : {6, 45, 48, 52, 66, 225, 260}) {
-    cases.push_back({seed, 3 + seed % 10});
-  }
+  cases.insert(cases.end(), others.begin(), others.end());
   return cases;
 }
 
@@ -270,38 +99,81 @@ std::int64_t limit_of(AllPlans& all, const PartitionOptions& options, int seed) 
   return least + static_cast<std::int64_t>(share * static_cast<double>(enough - least));
 }
 
-TEST(RecomputeChoice, IsAsGoodAsTheBestOfAllPlans) {
+/// Expects plans within 2 % of the best of all, and that modules are computed again in some.
+void compare_with_all_plans(int stages, const std::vector<Case>& cases) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
   int recomputing = 0, compared = 0;
-  for (const auto& [seed, modules] : cases()) {
+  for (const auto& [seed, modules] : cases) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << modules << " modules");
     const auto model = small_model(static_cast<std::uint64_t>(seed), modules);
-    auto options = options_for(model);
+    auto options = options_for(model, stages);
     AllPlans all(model, options);
     const auto limit = limit_of(all, options, seed);
     if (limit == 0) continue;
-    options.machine.memory.assign(kStages, limit);
-    const double best = all.best();
-    if (best == std::numeric_limits<double>::infinity()) continue;
+    options.machine.memory.assign(stages, limit);
     ++compared;
-    std::string refused;
     try {
       const auto plan = make_plan(model.tree, options);
-      EXPECT_LE(value_of(model, options, plan), 1.02 * best)
-          << "seed " << seed << ", " << modules << " modules";
+      const double own = value_of(model, options, plan);
+      EXPECT_LE(own, 1.02 * all.best(own / 1.02) * (1 + 1e-12));
       recomputing += std::any_of(plan.rows().begin(), plan.rows().end(),
                                  [](const auto& row) { return row.recomputed; });
     } catch (const ResourceError& error) {
-      refused = error.what();
+      EXPECT_EQ(all.best(kNever), kNever) << error.what();
     }
-    EXPECT_EQ(refused, "") << "seed " << seed << ", " << modules << " modules";
   }
   EXPECT_GT(recomputing, compared / 4);
+}
+
+/// Those that are named had plans that took up to 17 % longer once, or of which the search liked
+/// placements best that do not fit in the end.
+TEST(RecomputeChoice, IsAsGoodAsTheBestOfAllPlans) {
+  compare_with_all_plans(
+      2, cases(60, 6, {{6, 9}, {45, 8}, {48, 11}, {52, 5}, {66, 9}, {225, 8}, {260, 3}}));
+}
+
+/// The plan of the one that is named took 24 % longer once, when not all of its placements were
+/// tried.
+TEST(RecomputeChoice, IsAsGoodAsTheBestOfAllPlansOnThreeStages) {
+  compare_with_all_plans(3, cases(30, 6, {{29, 8}}));
+}
+
+/// Expects that where nothing fits plans lack what the best of all lacks, and little more.
+void compare_what_comes_closest(int stages, const std::vector<Case>& cases) {
+  for (const auto& [seed, modules] : cases) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << modules << " modules");
+    const auto model = small_model(static_cast<std::uint64_t>(seed), modules);
+    auto options = options_for(model, stages);
+    AllPlans all(model, options);
+    const auto least = all.least_memory();
+    if (least == std::numeric_limits<std::int64_t>::max()) continue;  // too few modules
+    const auto limit = least * (7 + seed % 3) / 10;
+    options.machine.memory.assign(stages, limit);
+    options.refuse_unfit = false;
+    const auto plan = make_plan(model.tree, options);
+    std::int64_t missing = 0;
+    for (const auto& stage : plan.summary()->stages) {
+      missing = std::max(missing, stage.most_memory() - limit);
+    }
+    EXPECT_LE(static_cast<double>(missing), 1.02 * static_cast<double>(least - limit));
+  }
+}
+
+/// Those that are named lacked up to 1.2 times as much once, because gradients that wait beside
+/// their sums were not known when it was chosen what is computed again.
+TEST(RecomputeChoice, WhatComesClosestLacksLeast) {
+  compare_what_comes_closest(2, cases(30, 6, {{49, 4}, {88, 7}}));
+}
+
+TEST(RecomputeChoice, WhatComesClosestLacksLeastOnThreeStages) {
+  compare_what_comes_closest(3, cases(10, 5, {{31, 6}}));
 }
 
 TEST(RecomputeChoice, NothingIsComputedAgainWhereEverythingFits) {
   const auto model = small_model(3, 8);
   auto options = options_for(model);
   const auto free = make_plan(model.tree, options);
-  options.machine.memory.assign(kStages, std::int64_t{1} << 40);
+  options.machine.memory.assign(options.pp_size, std::int64_t{1} << 40);
   const auto plan = make_plan(model.tree, options);
   EXPECT_EQ(plan.summary()->active_microbatches, kInFlight);
   for (std::size_t m = 0; m < plan.rows().size(); ++m) {
@@ -313,7 +185,7 @@ TEST(RecomputeChoice, NothingIsComputedAgainWhereEverythingFits) {
 TEST(RecomputeChoice, SaysWhatCameClosest) {
   const auto model = small_model(5, 8);
   auto options = options_for(model);
-  options.machine.memory.assign(kStages, 1000);
+  options.machine.memory.assign(options.pp_size, 1000);
   EXPECT_THAT(refusal_of<ResourceError>(model.tree, options),
               AllOf(HasSubstr("the model does not fit"), HasSubstr("closest came: \"m"),
                     HasSubstr("computed again, and 1 microbatch in flight")));
