@@ -41,6 +41,8 @@ constexpr std::array kLoops{2, 3, 4, 6, 8};
 /// The weights of memory (alpha) to try beside the one that is asked for.
 constexpr std::array kOtherAlphas{0.0, 0.2, 0.5, 0.8, 1.0};
 constexpr int kBudgetForOtherCosts = 200;  // judgements
+/// The weight of memory in the costs that a second search evens out.
+constexpr double kEvenMemory = 0.8;
 
 constexpr const char* kByHand = "by hand";
 constexpr const char* kInterleaved = "interleaved";
@@ -200,7 +202,7 @@ class Planner {
     if (options_.strategy == "search" ||
         (options_.strategy == "best" && (knows_times() || !fits))) {
       add("search", search(costs_, {tree, contiguous, used(tree_partition(costs_, machine_))}));
-      if (found_.back().judgement.crowding > 0) search_by_memory(tree);
+      search_by_memory(tree);
       try_other_costs();
       if (memory_decides(found_.back().judgement)) search_thoroughly(tree);
     }
@@ -276,12 +278,14 @@ class Planner {
     return use_every_stage(costs_, machine_, std::move(stages));
   }
 
-  /// Where a stage is nearly full: searches again, and evens out memory as well on its way.
+  /// Searches once more, half as long, and evens out memory as well on its way, if it has not done
+  /// so: that leads elsewhere, where a stage is nearly full and where it is not.
   void search_by_memory(const std::vector<int>& tree) {
-    if (balance_weight() == options_.memory_weight) return;
-    const auto costs = costs_for(trace_, options_.memory_weight);
+    if (balance_weight() > 0) return;
+    const auto costs = costs_for(trace_, kEvenMemory);
     const auto& best = found_.back().stages;
-    add_if_better(search(costs, {tree, best, used(contiguous_partition(costs, machine_))}));
+    add_if_better(search(costs, {tree, best, used(contiguous_partition(costs, machine_))},
+                         budget_of_search() / 2));
   }
 
   /// Takes `stages` in the place of the last one found if they are better.

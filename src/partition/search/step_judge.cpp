@@ -13,8 +13,11 @@
 namespace smp::partitioning {
 namespace {
 
-/// The share of the step time that each module on several stages adds to a placement's value.
-constexpr double kSplit = 0.007;
+/// The share of the step time that modules on several stages add to a placement's value at the
+/// most, and how many of them add half of that: who reads a plan likes whole blocks, but not at any
+/// price.
+constexpr double kSplits = 0.015;
+constexpr double kSplitsOfHalf = 2;
 constexpr double kUnfit = 1e9;
 /// Modules up to which all that is computed again is looked at one by one for every placement.
 constexpr std::size_t kSmall = 32;
@@ -107,8 +110,8 @@ int split_modules(const CostTree& costs, const std::vector<int>& stages) {
 
 double Judgement::value() const {
   const double balanced = seconds() * std::pow(to_bound, balance_weight);
-  const double readable =
-      balanced * (1 + kSplit * split_modules) * (1 + kFull * memory_weight * crowding);
+  const double splits = kSplits * split_modules / (split_modules + kSplitsOfHalf);
+  const double readable = balanced * (1 + splits) * (1 + kFull * memory_weight * crowding);
   return fits() ? readable : kUnfit * static_cast<double>(missing) + readable;
 }
 
