@@ -68,6 +68,8 @@ std::string spoken_seconds(double seconds) {
   constexpr std::int64_t kMinute = 60;
   constexpr std::int64_t kHour = 60 * kMinute;
   constexpr std::int64_t kDay = 24 * kHour;
+  constexpr double kMost = 1e15;
+  if (!(seconds < kMost)) return "? s";  // no number, too
   const auto whole = std::llround(std::max(seconds, 0.0));
   if (whole < kMinute) return std::to_string(whole) + " s";
   if (whole < kHour) return pair(whole, kMinute) + " min";

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "support/refusal.h"
 
 namespace smp {
@@ -36,6 +38,8 @@ TEST(ProgressLine, SpeaksAsClocksDo) {
   EXPECT_EQ(spoken_seconds(3599), "59:59 min");
   EXPECT_EQ(spoken_seconds(7830), "2:10 h");
   EXPECT_EQ(spoken_seconds(442800), "5 d 3 h");
+  for (const double odd : {double{NAN}, double{INFINITY}, 1e300})
+    EXPECT_EQ(spoken_seconds(odd), "? s");
 }
 
 TEST(ProgressLine, RefusesStepsThatCannotBe) {
