@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/text/excerpt.h"
 
 namespace smp::hf {
 namespace {
@@ -108,14 +109,19 @@ nn::RotaryEmbeddingOptions read_rope(const Json& config, std::int64_t positions,
   rope.max_positions(positions).original_max_positions(positions);
   const auto& newer = has(config, "rope_parameters") ? config["rope_parameters"] : Json();
   const auto& older = has(config, "rope_scaling") ? config["rope_scaling"] : Json();
-  read_scaling(newer.is_object() ? newer : older, rope, name);
-  for (const auto* place : {&newer, &config}) {
+  const auto& scaling = newer.is_object() ? newer : older;
+  for (const auto& [key, member] : scaling.items()) {
+    SMP_REQUIRE_AS(UnsupportedError, !member.is_object(), name, ": positions of their own for \"",
+                   key, "\": nn::RotaryEmbedding is the same in all layers");
+  }
+  read_scaling(scaling, rope, name);
+  for (const auto* place : {&newer, &older, &config}) {
     if (!has(*place, "partial_rotary_factor")) continue;
     SMP_REQUIRE_AS(UnsupportedError,
                    base::json_member<double>(*place, "partial_rotary_factor", name) == 1, name,
                    ": partial_rotary_factor is not 1: nn::RotaryEmbedding turns whole heads");
   }
-  for (const auto* place : {&newer, &config}) {
+  for (const auto* place : {&newer, &older, &config}) {
     if (!has(*place, "rope_theta")) continue;
     rope.rope_theta(base::json_member<double>(*place, "rope_theta", name));
     break;

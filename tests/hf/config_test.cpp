@@ -69,6 +69,9 @@ TEST(HfConfig, ReadsRotaryPositionsInBothForms) {
   const auto old =
       parsed(R"("model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2})");
   EXPECT_EQ(old.llama().rope.scaling(), nn::RotaryScaling::kLinear);
+  const auto inside = parsed(R"("model_type": "llama", "rope_theta": 7.0,
+                                "rope_scaling": {"rope_type": "default", "rope_theta": 500.0})");
+  EXPECT_EQ(inside.llama().rope.rope_theta(), 500) << "as transformers 5 has it";
 }
 
 TEST(HfConfig, ReadsRotaryPositionsThatItWrote) {
@@ -153,6 +156,9 @@ TEST(HfConfig, RefusesByName) {
   EXPECT_THAT(refused(R"("model_type": "llama", "rope_parameters": {"rope_theta": 10000.0},
                          "partial_rotary_factor": 0.5)"),
               HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(refused(R"("model_type": "llama", "rope_parameters": {
+                         "full_attention": {"rope_theta": 1e6}})"),
+              HasSubstr("positions of their own for \"full_attention\""));
   EXPECT_THAT(refused(R"("model_type": "gpt2", "scale_attn_by_inverse_layer_idx": true)"),
               HasSubstr("scale_attn_by_inverse_layer_idx"));
   EXPECT_THAT(refused(R"("model_type": "bert", "position_embedding_type": "relative_key")"),
