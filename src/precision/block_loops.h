@@ -115,15 +115,13 @@ SMP_INLINE void write_parameter(Floats<Lanes> value, const StepTensors& tensors,
 }
 
 template <class Lanes, class Rule, Form kForm>
-void step_blocks(const StepTensors& given, std::int64_t count, const StepRounding& rounding,
-                 const typename Rule::Factors& given_factors) noexcept {
+void step_blocks(StepTensors tensors, std::int64_t count, StepRounding rounding,
+                 typename Rule::Factors factors) noexcept {
   constexpr std::int64_t kWidth = sizeof(Floats<Lanes>) / sizeof(float), kVectors = kBlock / kWidth;
-  const auto tensors = given;  // copies, which nothing that is written overlaps
-  const auto factors = given_factors;
   for (std::int64_t block = 0; block < count; block += kBlock) {
     std::array<Rule, kVectors> rules;
     std::array<Words<Lanes>, kVectors> bits{};
-#pragma GCC unroll 16
+#pragma GCC unroll 8
     for (std::int64_t i = 0; i < kVectors; ++i) {
       const auto begin = block + i * kWidth;
       rules[i].begin(read_parameter<Lanes, kForm>(tensors, begin),
@@ -133,7 +131,7 @@ void step_blocks(const StepTensors& given, std::int64_t count, const StepRoundin
     // While the divider works on the roots.
     if constexpr (kForm.by_chance)
       bits = Lanes::draw(rounding.key, (rounding.first + block) / kBlock);
-#pragma GCC unroll 16
+#pragma GCC unroll 8
     for (std::int64_t i = 0; i < kVectors; ++i) {
       write_parameter<Lanes, kForm>(rules[i].end(factors, kForm.by_chance), tensors,
                                     block + i * kWidth, bits[i]);
@@ -143,8 +141,8 @@ void step_blocks(const StepTensors& given, std::int64_t count, const StepRoundin
 
 /// Chooses the loop for what the parameter is.
 template <class Lanes, class Rule>
-void step_whole_blocks(const StepTensors& tensors, std::int64_t count, const StepRounding& rounding,
-                       const typename Rule::Factors& factors) {
+void step_whole_blocks(StepTensors tensors, std::int64_t count, StepRounding rounding,
+                       typename Rule::Factors factors) noexcept {
   constexpr auto choose = [](const StepTensors& of,
                              bool by_chance) -> BlockLoop<typename Rule::Factors> {
     const bool masters = of.master != nullptr;

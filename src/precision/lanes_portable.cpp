@@ -14,9 +14,12 @@ struct Lanes {
   using Halves [[gnu::vector_size(8)]] = std::uint16_t;
   static constexpr int kWidth = 4;
 
+  /// From memory, where GCC sees that lanes are neighbours: it makes one instruction of them then.
   SMP_INLINE static Floats fma(Floats a, Floats b, Floats c) {
-    for (int i = 0; i < kWidth; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
-    return c;
+    asm("" : "+m"(a), "+m"(b), "+m"(c));
+    Floats sum;
+    for (int i = 0; i < kWidth; ++i) sum[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return sum;
   }
   SMP_INLINE static Floats root(Floats a) {
     for (int i = 0; i < kWidth; ++i) a[i] = __builtin_sqrtf(a[i]);

@@ -59,15 +59,16 @@ SMP_INLINE Words<Lanes> by_chance(Floats<Lanes> value, Words<Lanes> random) noex
   constexpr auto kAlwaysFinite = static_cast<std::int32_t>(kLargestFinite << 16);
   const auto bits = reinterpret_cast<Words<Lanes>>(value);
   const auto magnitude = reinterpret_cast<typename Lanes::Integers>(bits & kMagnitude);
-  return bits + (magnitude < kAlwaysFinite ? random : Words<Lanes>{});
+  return magnitude < kAlwaysFinite ? bits + random : bits;
 }
 
 template <class Lanes>
 SMP_INLINE Floats<Lanes> read(const void* from, Number type, std::int64_t begin) noexcept {
   if (type == Number::kFloat) return load<Floats<Lanes>>(static_cast<const float*>(from) + begin);
   const auto bits = load<Halves<Lanes>>(static_cast<const std::uint16_t*>(from) + begin);
-  return type == Number::kBFloat16 ? reinterpret_cast<Floats<Lanes>>(Lanes::to_upper(bits))
-                                   : Lanes::of_halves(bits);
+  if (type == Number::kHalf) [[unlikely]]
+    return Lanes::of_halves(bits);
+  return reinterpret_cast<Floats<Lanes>>(Lanes::to_upper(bits));
 }
 
 /// As the type has it.

@@ -49,10 +49,9 @@ struct SgdFactors {
 };
 
 /// A loop over whole blocks of the whole tensor: `count` and the index of the first neighbour are
-/// multiples of kBlock.
+/// multiples of kBlock. Copies of what it is told: nothing that it writes overlaps them.
 template <class Factors>
-using BlockLoop = void (*)(const StepTensors&, std::int64_t count, const StepRounding&,
-                           const Factors&);
+using BlockLoop = void (*)(StepTensors, std::int64_t count, StepRounding, Factors);
 
 /// A gradient becomes the parameter, quiet where it is NaN: what rounding alone is.
 struct NoFactors {};
