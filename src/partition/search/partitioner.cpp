@@ -14,6 +14,7 @@
 #include "partition/model/stage_use.h"
 #include "partition/plan/explain.h"
 #include "partition/search/memory_diagnosis.h"
+#include "partition/search/search_budget.h"
 #include "partition/search/step_bound.h"
 #include "partition/search/step_judge.h"
 #include "partition/search/strategies.h"
@@ -23,16 +24,6 @@ namespace {
 
 using base::concat;
 
-/// Module calls that are simulated for one plan, in all and for each outcome that is reported: a
-/// bound on work that is the same on every machine.
-constexpr std::int64_t kMostCalls = 4'000'000;
-constexpr std::int64_t kMostCallsOfOutcome = 500'000;
-constexpr int kMostJudgements = 300;
-constexpr int kLeastJudgements = 12;
-/// Where memory decides, so many calls and judgements are spent on one more search: nothing for a
-/// large model, and for a small one what it takes to try all placements.
-constexpr std::int64_t kMostCallsForMemory = 500'000;
-constexpr std::int64_t kMostJudgementsForMemory = 1000;
 /// The shares by which a bottleneck may grow if that cuts fewer modules.
 constexpr std::array kSlacks{0.01, 0.03, 0.1};
 /// The numbers of runs per stage to try in looped_partition().
@@ -46,8 +37,6 @@ constexpr double kEvenMemory = 0.8;
 
 constexpr const char* kByHand = "by hand";
 constexpr const char* kInterleaved = "interleaved";
-/// Numbers of microbatches in flight to try, at the most.
-constexpr int kMostInFlight = 8;
 
 struct Candidate {
   std::string strategy;
@@ -65,7 +54,8 @@ class Planner {
         machine_(machine_of(options)),
         costs_(make_cost_tree(tree, trace_, hand_.stages, {.memory_weight = balance_weight()})),
         schedule_(schedule::make_schedule(options.pipeline, shape_of(options))),
-        judge_(tree_, trace_, costs_, machine_, settings()) {}
+        judge_(tree_, trace_, costs_, machine_, settings()),
+        budget_(options.microbatches, judge_.calls_of_microbatch()) {}
 
   /// Tells that memory decides, and the placement that was best with more in flight.
   void begin_with(std::vector<int> stages) { earlier_ = std::move(stages); }
@@ -227,21 +217,9 @@ class Planner {
   /// Searches from the best placement on with all judgements that a small model allows: a few large
   /// modules fit only in few ways, between which no moves of one or two of them lead.
   void search_thoroughly(const std::vector<int>& tree) {
-    const auto affordable = kMostCallsForMemory / (sample() * judge_.calls_of_microbatch());
-    const auto placements = number_of_placements(affordable);
-    const auto budget =
-        placements <= affordable ? placements : std::min(affordable, kMostJudgementsForMemory);
-    if (budget <= budget_of_search()) return;
-    add_if_better(search(costs_, {tree, found_.back().stages}, static_cast<int>(budget)));
-  }
-
-  /// Returns the placements of what is free, or a number above `most` if there are more.
-  std::int64_t number_of_placements(std::int64_t most) const {
-    std::int64_t placements = 1;
-    for (std::size_t node = 1; node < costs_.nodes.size() && placements <= most; ++node) {
-      if (costs_.nodes[node].fixed < 0) placements *= machine_.stages;
-    }
-    return placements;
+    const int budget = budget_.judgements_for_memory(costs_, machine_.stages);
+    if (budget == 0) return;
+    add_if_better(search(costs_, {tree, found_.back().stages}, budget));
   }
 
   /// Says of how many modules the model itself or the step's body reads weights, which keeps them
@@ -285,7 +263,7 @@ class Planner {
     const auto costs = costs_for(trace_, kEvenMemory);
     const auto& best = found_.back().stages;
     add_if_better(search(costs, {tree, best, used(contiguous_partition(costs, machine_))},
-                         budget_of_search() / 2));
+                         budget_.judgements() / 2));
   }
 
   /// Takes `stages` in the place of the last one found if they are better.
@@ -297,21 +275,8 @@ class Planner {
     best.judgement = std::move(judgement);
   }
 
-  /// Microbatches of the steps that the search has simulated.
-  std::int64_t sample() const {
-    return std::min<std::int64_t>(
-        {options_.microbatches,
-         std::max<std::int64_t>(1,
-                                kMostCalls / (kLeastJudgements * judge_.calls_of_microbatch()))});
-  }
-
-  int budget_of_search() const {
-    return static_cast<int>(std::clamp<std::int64_t>(
-        kMostCalls / (sample() * judge_.calls_of_microbatch()), kLeastJudgements, kMostJudgements));
-  }
-
   std::vector<int> search(const CostTree& costs, std::vector<std::vector<int>> starts) const {
-    return search(costs, std::move(starts), budget_of_search());
+    return search(costs, std::move(starts), budget_.judgements());
   }
 
   /// @param costs  by which loads are evened out; what comes of that is judged by the step
@@ -326,12 +291,12 @@ class Planner {
       if (enough) starts.push_back(used(looped_partition(costs, machine_, loops)));
     }
     if (budget >= kBudgetForOtherCosts) add_by_other_costs(starts);
-    const Judgement tree = judged(starts.front(), sample());
+    const Judgement tree = judged(starts.front(), budget_.sample());
     const double tree_seconds =
         tree.fits() ? tree.seconds() : std::numeric_limits<double>::infinity();
     const Judge judge = [&](const std::vector<int>& stages) {
       if (!every_stage_used(costs_, machine_, stages)) return kIdle;
-      const Judgement judgement = judged(stages, sample());
+      const Judgement judgement = judged(stages, budget_.sample());
       return value(judgement, tree_seconds);
     };
     return search_partition(costs, machine_, starts, judge, budget);
@@ -425,22 +390,14 @@ class Planner {
   const CostTree costs_;
   const std::unique_ptr<schedule::Schedule> schedule_;
   const StepJudge judge_;
+  const SearchBudget budget_;
   std::vector<Candidate> found_;
   std::vector<int> earlier_;  // placement that was best with more in flight; empty: none was tried
 };
 
-/// Numbers of microbatches in flight, from the most on: all, or some that spread evenly.
-std::vector<int> numbers_in_flight(const PartitionOptions& options) {
-  const int most = std::min(options.active_microbatches, options.microbatches);
-  if (options.pipeline != kInterleaved || most <= 1) return {options.active_microbatches};
-  std::vector<int> numbers{options.active_microbatches};
-  const int tried = std::min(most, kMostInFlight);
-  for (int i = tried - 1; i >= 1; --i) {
-    const int number = (most * i + tried - 1) / tried;
-    if (number < numbers.back()) numbers.push_back(number);
-  }
-  if (numbers.back() > 1) numbers.push_back(1);
-  return numbers;
+std::vector<int> numbers_to_try(const PartitionOptions& options) {
+  if (options.pipeline != kInterleaved) return {options.active_microbatches};
+  return numbers_in_flight(options.active_microbatches, options.microbatches);
 }
 
 /// Fewer microbatches in flight and more that is computed again both spare memory: the best of all
@@ -449,7 +406,7 @@ PartitionPlan plan_with_recomputation(const ModuleTree& tree, const PartitionOpt
   std::vector<std::unique_ptr<PartitionOptions>> tried;
   std::unique_ptr<Planner> best;
   double least = std::numeric_limits<double>::infinity();
-  for (const int number : numbers_in_flight(options)) {
+  for (const int number : numbers_to_try(options)) {
     tried.push_back(std::make_unique<PartitionOptions>(options));
     tried.back()->active_microbatches = number;
     auto planner = std::make_unique<Planner>(tree, *tried.back());
