@@ -339,10 +339,11 @@ void add_bounds(Report& report, const std::string& suffix, const std::vector<Res
 }
 
 /// What is measured so far is kept: 16 stages take an hour.
-void measure_families(Report& report, const std::vector<int>& all_stages, int members) {
+void measure_families(Report& report, const std::vector<int>& all_stages,
+                      const std::vector<std::string>& families, int members) {
   for (const int stages : all_stages) {
     for (const auto& place : places(stages)) {
-      for (const std::string& family : partitioning::family_names()) {
+      for (const std::string& family : families) {
         const base::Nanoseconds start = base::SteadyClock().now();
         const auto results = compare_members(family, place.machine, members);
         const auto suffix = family + ".d" + std::to_string(stages) + "." + place.name;
@@ -377,6 +378,7 @@ void measure_size(Report& report) {
 
 void run(int argc, char** argv) {
   std::vector<int> stages;
+  std::vector<std::string> families = partitioning::family_names();
   bool planning = false;
   int members = kMembers;
   CLI::App app("How good plans are, beside the paper's algorithm and what is possible",
@@ -386,6 +388,10 @@ void run(int argc, char** argv) {
                  "long plans of 10,000 modules take)")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
+  app.add_option("--families", families, "of models, with --stages; all unless told")
+      ->delimiter(',')
+      ->check(CLI::IsMember(families))
+      ->needs("--stages");
   app.add_option("--members", members, "of each family, as many as rows are the mean of")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -395,12 +401,12 @@ void run(int argc, char** argv) {
   if (planning || !stages.empty()) {
     Report report("partition", Report::Earlier::kKept);
     if (planning) measure_size(report);
-    measure_families(report, stages, members);
+    measure_families(report, stages, families, members);
     return report.finish();
   }
   Report report("partition");
   measure_size(report);
-  measure_families(report, brief() ? std::vector{2} : std::vector{4, 16, 64}, members);
+  measure_families(report, brief() ? std::vector{2} : std::vector{4, 16, 64}, families, members);
   report.finish();
 }
 
