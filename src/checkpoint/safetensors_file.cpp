@@ -217,6 +217,7 @@ void SafetensorsReader::read_parts(
 
 void SafetensorsReader::check(std::size_t index) const {
   const auto& placed = readable(index);
+  if (checked_[index] && !file_.has_changed()) return;  // several tensors of a model are in it
   const auto begin = data_begin_ + placed.begin;
   const auto size = placed.end - placed.begin;
   if (checksums_.empty() && placed.info.dtype != c10::ScalarType::Bool) {

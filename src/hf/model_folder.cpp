@@ -1,7 +1,9 @@
 // hf/model_folder.cpp: see the header.
 #include "hf/model_folder.h"
 
+#include <exception>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -25,6 +27,38 @@ std::string five_digits(std::size_t number) {
   const auto digits = std::to_string(number);
   return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
 }
+
+/// A new config.json, in whose place the old one comes again unless keep() is called: tensors that
+/// could not be published must not stand beside it.
+class NewConfig {
+ public:
+  /// @param text  of the new one; empty: nothing is written
+  NewConfig(std::string path, const std::string& text) : path_(std::move(path)) {
+    if (text.empty()) return;
+    if (base::file_exists(path_)) old_ = base::read_file(path_, base::kMostJsonBytes);
+    base::write_file(path_, text, base::Durability::kSynced);
+    kept_ = false;
+  }
+  ~NewConfig() {
+    if (kept_) return;
+    try {
+      if (old_) base::write_file(path_, *old_, base::Durability::kSynced);
+      if (!old_) base::remove_file(path_);
+    } catch (const std::exception& error) {
+      base::log(base::LogLevel::kWarning, path_,
+                " is that of tensors that could not be written: ", error.what());
+    }
+  }
+  NewConfig(const NewConfig&) = delete;
+  NewConfig& operator=(const NewConfig&) = delete;
+
+  void keep() { kept_ = true; }
+
+ private:
+  std::string path_;
+  std::optional<std::string> old_;
+  bool kept_ = true;
+};
 
 }  // namespace
 
@@ -136,8 +170,10 @@ void ModelFolder::take_final_names() {
   }
 }
 
-void ModelFolder::publish_shards(const std::set<std::string>& old) {
+void ModelFolder::publish_shards(const std::set<std::string>& old, const std::string& text) {
+  NewConfig config(path("config.json"), text);
   base::write_file(path(kIndex), index_text(&Shard::written_as), base::Durability::kSynced);
+  config.keep();
   committed_ = true;
   base::remove_file(path(kSingle));
   take_final_names();
@@ -148,25 +184,28 @@ void ModelFolder::publish_shards(const std::set<std::string>& old) {
   for (const auto& name : stale) base::remove_file(path(name));
 }
 
+void ModelFolder::publish_single(const std::set<std::string>& old, const std::string& text) {
+  NewConfig config(path("config.json"), text);
+  shards_[0].writer->commit();
+  config.keep();
+  shards_[0].writer.reset();
+  committed_ = true;
+  base::remove_file(path(kIndex));
+  for (const auto& name : old) base::remove_file(path(name));
+}
+
 void ModelFolder::commit(const std::string& config) {
   const auto old = old_shards();
   if (shards_.size() == 1 && shards_[0].tensors.empty()) {
     shards_[0].writer = std::make_unique<checkpoints::SafetensorsWriter>(
         path(kSingle), shards_[0].tensors, metadata_);
   }
-  if (!config.empty()) {
-    base::write_file(path("config.json"), config, base::Durability::kSynced);
-  }
   if (shards_.size() > 1) {
     auto others = old;
     for (const auto& shard : shards_) others.erase(shard.written_as);
-    publish_shards(others);
+    publish_shards(others, config);
   } else {
-    shards_[0].writer->commit();
-    shards_[0].writer.reset();
-    committed_ = true;
-    base::remove_file(path(kIndex));
-    for (const auto& name : old) base::remove_file(path(name));
+    publish_single(old, config);
   }
   warn_of_others();
 }

@@ -36,7 +36,7 @@ class ModelFolder {
   void write(std::size_t index, const at::Tensor& values);
   /// Puts the new model, once it is written, in the place of the old one.
   /// @param config  the text of config.json; empty: the one that is there stays
-  /// @throws ResourceError
+  /// @throws ResourceError  the old model stays, its config.json too
   void commit(const std::string& config);
 
   /// Names in the folder.
@@ -55,7 +55,8 @@ class ModelFolder {
   std::string path(const std::string& name) const;
   std::string index_text(std::string Shard::*name) const;
   std::set<std::string> old_shards() const;
-  void publish_shards(const std::set<std::string>& old);
+  void publish_shards(const std::set<std::string>& old, const std::string& text);
+  void publish_single(const std::set<std::string>& old, const std::string& text);
   void take_final_names();
   void warn_of_others() const;
 

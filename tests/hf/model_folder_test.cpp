@@ -18,6 +18,14 @@ StateDict dict_of(double value) {
           {"model.embed_tokens.weight", torch::full({2, 4}, value + 2)}};
 }
 
+std::vector<checkpoints::TensorInfo> infos_of(const StateDict& dict) {
+  std::vector<checkpoints::TensorInfo> infos;
+  for (const auto& [name, tensor] : dict) {
+    infos.push_back(checkpoints::TensorInfo::of(name, tensor));
+  }
+  return infos;
+}
+
 constexpr std::uint64_t kOne = 1'000, kTwo = 64, kThree = 32;
 
 class ModelFolder : public FolderTest {
@@ -80,12 +88,8 @@ TEST_F(ModelFolder, GivesTheOldModelUntilTheNewOneIsComplete) {
       write_model(1, before);
       {
         const auto dict = dict_of(5);
-        std::vector<checkpoints::TensorInfo> infos;
-        for (const auto& [name, tensor] : dict) {
-          infos.push_back(checkpoints::TensorInfo::of(name, tensor));
-        }
-        hf::ModelFolder writing(folder(), infos, after, {});
-        for (std::size_t i = 0; i < infos.size(); ++i) {
+        hf::ModelFolder writing(folder(), infos_of(dict), after, {});
+        for (std::size_t i = 0; i < dict.size(); ++i) {
           expect_model(1);
           writing.write(i, (dict.begin() + static_cast<std::ptrdiff_t>(i))->second);
         }
@@ -95,6 +99,31 @@ TEST_F(ModelFolder, GivesTheOldModelUntilTheNewOneIsComplete) {
       EXPECT_EQ(files().size(), before == kOne ? 1u : 4u);
       write_model(2, after);
       expect_model(2);
+      std::filesystem::remove_all(folder());
+    }
+  }
+}
+
+/// A folder that bears the name of the file makes the last step fail.
+TEST_F(ModelFolder, KeepsTheOldConfigWhereTensorsCannotBePublished) {
+  const auto dict = dict_of(5);
+  for (const auto& [bytes, file] :
+       {std::pair(kOne, "model.safetensors"), std::pair(kThree, "model.safetensors.index.json")}) {
+    for (const bool old : {true, false}) {
+      std::filesystem::create_directories(path(file) + "/in_the_way");
+      if (old) write("config.json", "{\"old\": 1}");
+      {
+        hf::ModelFolder writing(folder(), infos_of(dict), bytes, {});
+        for (std::size_t i = 0; i < dict.size(); ++i) {
+          writing.write(i, (dict.begin() + static_cast<std::ptrdiff_t>(i))->second);
+        }
+        EXPECT_THAT(refusal<ResourceError>([&] { writing.commit("{\"new\": 1}"); }),
+                    HasSubstr(file));
+      }
+      EXPECT_EQ(files().size(), old ? 2u : 1u) << "left behind";
+      if (old) {
+        EXPECT_EQ(base::read_file(path("config.json")), "{\"old\": 1}");
+      }
       std::filesystem::remove_all(folder());
     }
   }
