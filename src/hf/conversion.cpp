@@ -34,10 +34,6 @@ void add_losses(const at::Tensor& before, const at::Tensor& after, const std::st
   losses.largest_change = std::max(losses.largest_change, relative.item<double>());
 }
 
-}  // namespace
-
-namespace {
-
 /// True if numbers of `type` hold all those of `other`. LibTorch does not compare types of 8 bits.
 bool holds_all(c10::ScalarType type, c10::ScalarType other) {
   return !c10::isFloat8Type(other) && c10::promoteTypes(other, type) == type;

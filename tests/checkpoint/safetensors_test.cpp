@@ -1,9 +1,7 @@
 // Safetensors files: what is written is read, other programs' files are read, damage is noticed.
 #include <gmock/gmock.h>
-#include <sys/resource.h>
 #include <torch/torch.h>
 
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +12,7 @@
 #include "checkpoint/safetensors_file.h"
 #include "smp/checkpoint.h"
 #include "support/damaged_files.h"
+#include "support/full_disk.h"
 #include "support/refusal.h"
 
 namespace smp::checkpoints {
@@ -458,16 +457,13 @@ TEST_F(Safetensors, NoticesDamageAnywhere) {
 TEST_F(Safetensors, KeepsTheOldFileWhenTheDiskIsFull) {
   const StateDict old{{"x", torch::ones({3})}};
   save_safetensors(old, path());
-  const auto before = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit limit{};
-  getrlimit(RLIMIT_FSIZE, &limit);
-  const rlimit small{10'000, limit.rlim_max};
-  setrlimit(RLIMIT_FSIZE, &small);
-  const auto text = refusal<ResourceError>([&] {
-    save_safetensors({{"x", torch::ones({100'000})}}, path());
-  });
-  setrlimit(RLIMIT_FSIZE, &limit);
-  std::signal(SIGXFSZ, before);
+  std::string text;
+  {
+    const support::FullDisk full(10'000);
+    text = refusal<ResourceError>([&] {
+      save_safetensors({{"x", torch::ones({100'000})}}, path());
+    });
+  }
   EXPECT_THAT(text, HasSubstr("cannot write " + path() + ": File too large"));
   EXPECT_TRUE(same(load_safetensors(path()), old));
   const auto folder = std::filesystem::path(path()).parent_path();

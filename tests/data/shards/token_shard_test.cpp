@@ -2,9 +2,7 @@
 #include "data/shards/token_shard.h"
 
 #include <gmock/gmock.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <filesystem>
 #include <optional>
 #include <vector>
@@ -12,6 +10,7 @@
 #include "data/files/scratch_folder.h"
 #include "support/damaged_files.h"
 #include "support/dice.h"
+#include "support/full_disk.h"
 #include "support/refusal.h"
 
 namespace smp::data {
@@ -48,26 +47,6 @@ Corpus read_shard(const std::string& path) {
   }
   return corpus;
 }
-
-/// While it lives, files grow no further than to some size.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FullDisk() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-  FullDisk(const FullDisk&) = delete;
-  FullDisk& operator=(const FullDisk&) = delete;
-
- private:
-  void (*handler_)(int);
-  rlimit before_{};
-};
 
 TEST(TokenShard, GivesBackWhatWasWritten) {
   const ScratchFolder folder;
@@ -183,7 +162,7 @@ TEST(TokenShardWriter, WritesNothingMoreAfterADocumentThatDidNotFit) {
   TokenShardWriter writer(path, 300, 2);
   writer.append(std::vector<std::int32_t>(32767, 1));
   {
-    const FullDisk full(1000);
+    const support::FullDisk full(1000);
     EXPECT_THAT(refusal<ResourceError>([&] { writer.append(std::vector<std::int32_t>(1, 9)); }),
                 HasSubstr("cannot write " + path));
   }

@@ -1,14 +1,13 @@
 // State of sliced models is that of whole ones: saved at one degree, trained on at another, by
 // plain LibTorch too.
 #include <gmock/gmock.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <filesystem>
 #include <optional>
 
 #include "smp/checkpoint.h"
+#include "support/full_disk.h"
 #include "support/refusal.h"
 #include "tp/training/sliced_training.h"
 
@@ -123,26 +122,6 @@ TEST(SlicedState, IsSavedAtOneDegreeAndTrainedOnAtAnother) {
   }
 }
 
-/// No file of this process grows past some bytes, as on a disk that is full.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FullDisk() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-  FullDisk(const FullDisk&) = delete;
-  FullDisk& operator=(const FullDisk&) = delete;
-
- private:
-  void (*const handler_)(int);
-  rlimit before_ = {};
-};
-
 /// The others wait for no rank that has failed.
 TEST(SlicedState, ThatCannotBeWrittenIsAnErrorOnAllRanks) {
   for (const auto degrees : {Degrees{2, 1}, Degrees{2, 2}, Degrees{4, 1}}) {
@@ -157,7 +136,7 @@ TEST(SlicedState, ThatCannotBeWrittenIsAnErrorOnAllRanks) {
                 model.set_partition("first", degrees.pp - 1);
                 model.place();
                 const auto save = [&] { save_safetensors(model, path); };
-                std::optional<FullDisk> full;
+                std::optional<support::FullDisk> full;
                 if (rank() == 0) full.emplace(64);  // it writes
                 EXPECT_THAT(refusal<ResourceError>(save), HasSubstr(path)) << "on rank " << rank();
                 EXPECT_FALSE(std::filesystem::exists(path));
