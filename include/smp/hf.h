@@ -17,6 +17,7 @@
 #include "smp/nn/decoder_layer.h"
 #include "smp/nn/rotary_embedding.h"
 #include "smp/state_dict.h"
+#include "smp/text/token_ids.h"
 
 namespace torch::nn {
 class Module;
@@ -59,7 +60,8 @@ struct SMP_API LlamaConfig {
   double attention_dropout = 0;
   std::string hidden_act = "silu";  ///< or gelu, gelu_pytorch_tanh
   double initializer_range = 0.02;
-  std::optional<std::int64_t> bos_token_id = {}, eos_token_id = {}, pad_token_id = {};
+  std::optional<std::int64_t> bos_token_id = {}, pad_token_id = {};
+  TokenIds eos_token_id = {};
 
   std::int64_t kv_heads() const { return num_key_value_heads.value_or(num_attention_heads); }
   std::int64_t head_size() const { return head_dim.value_or(hidden_size / num_attention_heads); }
@@ -85,7 +87,8 @@ struct SMP_API Gpt2Config {
   std::string activation_function = "gelu_new";
   double initializer_range = 0.02;
   bool tie_word_embeddings = true;
-  std::optional<std::int64_t> bos_token_id = 50256, eos_token_id = 50256;
+  std::optional<std::int64_t> bos_token_id = 50256;
+  TokenIds eos_token_id = 50256;
 };
 
 /// BERT and RoBERTa; names and defaults as above.
@@ -102,7 +105,8 @@ struct SMP_API BertConfig {
   std::string hidden_act = "gelu";
   double initializer_range = 0.02;
   bool tie_word_embeddings = true;
-  std::optional<std::int64_t> bos_token_id = {}, eos_token_id = {};
+  std::optional<std::int64_t> bos_token_id = {};
+  TokenIds eos_token_id = {};
   std::optional<std::int64_t> pad_token_id = 0;  ///< RoBERTa: 1, after which positions begin
 };
 

@@ -103,14 +103,18 @@ class Reading {
   template <class T>
   void operator()(const char* key, std::optional<T>& member) const {
     if (!json_.contains(key)) return;
-    const Json* value = &json_[key];
-    // Several tokens that end a text are a list; the first is the usual one.
-    if (value->is_array() && std::string_view(key) == "eos_token_id" && !value->empty()) {
-      member = base::json_element<T>(*value, 0, name_);
-      return;
+    member = present(json_, key) ? std::optional<T>(base::json_member<T>(json_, key, name_))
+                                 : std::nullopt;
+  }
+  /// A number or a list.
+  void operator()(const char* key, TokenIds& member) const {
+    if (!json_.contains(key)) return;
+    if (json_[key].is_array()) {
+      member = base::json_member<std::vector<std::int64_t>>(json_, key, name_);
+    } else {
+      member = present(json_, key) ? TokenIds(base::json_member<std::int64_t>(json_, key, name_))
+                                   : TokenIds();
     }
-    member =
-        value->is_null() ? std::nullopt : std::optional<T>(base::json_member<T>(json_, key, name_));
   }
 
  private:
@@ -152,6 +156,10 @@ class Writing {
   template <class T>
   void operator()(const char* key, const std::optional<T>& member) const {
     json_[key] = member ? Json(*member) : Json();
+  }
+  void operator()(const char* key, const TokenIds& member) const {
+    const auto& ids = member.ids();
+    json_[key] = ids.size() > 1 ? Json(ids) : ids.empty() ? Json() : Json(ids[0]);
   }
 
  private:

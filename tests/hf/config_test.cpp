@@ -24,7 +24,6 @@ TEST(HfConfig, ReadsWhatOlderFilesLeaveOut) {
   EXPECT_FALSE(sizes.sliding_window);
   EXPECT_EQ(parsed(R"("model_type": "t5", "num_layers": 3)").t5().num_decoder_layers, std::nullopt);
   EXPECT_EQ(parsed(R"("model_type": "roberta")").bert().vocab_size, 50265);
-  EXPECT_EQ(parsed(R"("model_type": "llama", "eos_token_id": [5, 6])").llama().eos_token_id, 5);
   EXPECT_TRUE(parsed(R"("model_type": "gemma")").llama().tie_word_embeddings);
 }
 
@@ -40,7 +39,7 @@ TEST(HfConfig, HasTheDefaultsOfTransformers) {
   EXPECT_EQ(qwen.vocab_size, 151936);
   EXPECT_EQ(qwen.intermediate_size, 22016);
   EXPECT_EQ(qwen.head_size(), 128);
-  EXPECT_EQ(qwen.eos_token_id, std::nullopt);
+  EXPECT_TRUE(qwen.eos_token_id.empty());
   EXPECT_EQ(llama("qwen2").head_size(), 128);
   EXPECT_EQ(gemma.hidden_size, 3072);
   EXPECT_EQ(gemma.num_hidden_layers, 28);
@@ -200,6 +199,22 @@ TEST(HfConfig, IsWrittenAsItIsRead) {
   }
   const std::string text = R"({"model_type": "gpt2", "n_layer": 1, "odd": [1, 2]})";
   EXPECT_EQ(Config::parse(text).json(), text);
+}
+
+TEST(HfConfig, KeepsEachTokenThatEndsAText) {
+  const auto ends = [](const std::string& value) {
+    return parsed(R"("model_type": "llama", "eos_token_id": )" + value).llama();
+  };
+  const auto written = [](LlamaConfig sizes) {
+    return Config::parse(Config(std::move(sizes)).json()).llama().eos_token_id;
+  };
+  EXPECT_EQ(ends("[5, 6]").eos_token_id, TokenIds({5, 6}));
+  EXPECT_EQ(written(ends("[5, 6]")), TokenIds({5, 6}));
+  EXPECT_EQ(ends("5").eos_token_id, 5);
+  EXPECT_THAT(Config(ends("[5]")).json(), HasSubstr("\"eos_token_id\": 5,"));
+  EXPECT_TRUE(ends("null").eos_token_id.empty());
+  EXPECT_TRUE(written(ends("null")).empty());
+  EXPECT_THAT(refusal<UsageError>([&] { ends("[5, \"</s>\"]"); }), HasSubstr("eos_token_id"));
 }
 
 class WrittenConfig : public FolderTest {};

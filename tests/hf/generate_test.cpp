@@ -230,6 +230,19 @@ TEST_F(Generate, DrawsFromWhatTransformersLeaves) {
   EXPECT_TRUE(((frequencies - left[0]).abs() <= 5 * deviation).all().item<bool>()) << frequencies;
 }
 
+/// Each next token is the last one and 1.
+TEST_F(Generate, EndsARowAtAnyOfSeveralTokens) {
+  const auto decode = [](const Tensor& tokens, const nn::CachedTokens&) {
+    return torch::one_hot(tokens.select(1, -1) + 1, 23).to(torch::kFloat);
+  };
+  const auto prompt = torch::tensor({0, 5}).unsqueeze(1);
+  const auto text =
+      generate(prompt, decode, {.max_new_tokens = 9, .eos_token_id = {7, 3}, .pad_token_id = 20});
+  EXPECT_TRUE(torch::equal(text, torch::tensor({1, 2, 3, 6, 7, 20}).view({2, 3}))) << text;
+  const auto one = generate(prompt, decode, {.max_new_tokens = 4, .eos_token_id = 7});
+  EXPECT_TRUE(torch::equal(one, torch::tensor({1, 2, 3, 4, 6, 7, 0, 0}).view({2, 4}))) << one;
+}
+
 /// As in transformers: without a word the first token would be drawn each time.
 TEST_F(Generate, DrawsNothingFromWhatIsNoNumber) {
   const GenerateOptions options{.temperature = 0.7, .top_k = 3, .top_p = 0.8};

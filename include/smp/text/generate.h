@@ -11,6 +11,7 @@
 
 #include "smp/detail/export.h"
 #include "smp/nn/key_value_cache.h"
+#include "smp/text/token_ids.h"
 
 namespace smp {
 
@@ -26,8 +27,8 @@ struct GenerateOptions {
   /// The numbers that are drawn depend on this, the row and the place in the text alone, not on
   /// ranks, microbatches or other rows.
   std::uint64_t seed = 0;
-  std::optional<std::int64_t> eos_token_id = {};  ///< ends a row
-  std::int64_t pad_token_id = 0;                  ///< fills it up then
+  TokenIds eos_token_id = {};     ///< each of them ends a row
+  std::int64_t pad_token_id = 0;  ///< fills it up then
   /// Into how many parts the rows are dealt, which fill the pipeline; default:
   /// Config::microbatches.
   std::optional<int> microbatches = {};
@@ -54,7 +55,8 @@ using Decode = std::function<at::Tensor(const at::Tensor& tokens, const nn::Cach
 /// @param decode   the model's call
 /// @param options  how tokens are chosen, and when to stop; alike on all ranks
 /// @param present  [B, P], 0 where a row is padding, which must be on the left; undefined: none is
-/// @throws UsageError  options out of range, no prompt, padding on the right, or as decode().
+/// @throws UsageError  options out of range, no prompt, padding on the right; scores of a row from
+///                     which a token is to be drawn are no numbers; or as decode().
 SMP_API at::Tensor generate(const at::Tensor& prompt, const Decode& decode,
                             const GenerateOptions& options = {}, const at::Tensor& present = {});
 
@@ -63,6 +65,7 @@ SMP_API at::Tensor generate(const at::Tensor& prompt, const Decode& decode,
 /// @param options    how tokens are chosen
 /// @param first_row  number of the first row, for drawing
 /// @param place      number of the token among the new ones, for drawing
+/// @throws UsageError  options out of range, or scores to draw from that are no numbers
 SMP_API at::Tensor next_tokens(const at::Tensor& scores, const GenerateOptions& options,
                                std::int64_t first_row = 0, std::int64_t place = 0);
 

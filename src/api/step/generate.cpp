@@ -113,9 +113,9 @@ class Generation {
 
   /// Replaces tokens of rows that have ended by padding.
   at::Tensor with_ends(at::Tensor next) {
-    if (!options_.eos_token_id) return next;
+    if (options_.eos_token_id.empty()) return next;
     if (ended_.defined()) next = next.masked_fill(ended_, options_.pad_token_id);
-    const auto ends = next.eq(*options_.eos_token_id);
+    const auto ends = at::isin(next, at::tensor(options_.eos_token_id.ids(), at::kLong));
     ended_ = ended_.defined() ? ended_.logical_or(ends) : ends;
     return next;
   }
