@@ -32,8 +32,8 @@ SMP_API bool grad_overflow(ModelList models);
 SMP_API bool grad_overflow(DistributedModelBase& model);
 
 /// Returns the common norm of the values of `parameters`, wherever they live: each counts once,
-/// whichever ranks hold it or slices of it. Types that are not floating-point do not count. All
-/// ranks call it, after a step.
+/// whichever ranks hold it or slices of it. Integers and booleans do not count. All ranks call
+/// it, after a step.
 /// @throws UsageError  inside a step; a model is not placed yet; ranks pass another `norm_type`; a
 ///                     tensor belongs to no model that lives, and there are several ranks.
 SMP_API double parameter_norm(const std::vector<at::Tensor>& parameters, double norm_type = 2.0);

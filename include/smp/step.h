@@ -81,8 +81,9 @@ struct StepOptions {
 /// True if the running code belongs to a trial run: before the first step the body runs a few times
 /// in advance, on the first microbatch and on pp_rank 0 alone, to see what each module costs and
 /// which modules keep state (Config::skip_tracing). `model.backward()` does nothing then. The trial
-/// runs in a forked copy of the process, so neither members nor variables nor what is printed show
-/// it; what a body does to the world outside, such as to a file that it writes, happens.
+/// runs in a forked copy of the process, so neither members nor variables nor what is printed nor
+/// how far open files have been read show it; what a body does to the world outside, such as to a
+/// file that it writes, happens.
 SMP_API bool is_tracing() noexcept;
 
 /// Returns the weight of the loss of the microbatch that the calling code works for: what

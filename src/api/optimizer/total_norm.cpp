@@ -103,7 +103,8 @@ using TensorOf = at::Tensor (*)(const at::Tensor& parameter);
 /// Return the gradient, or the value, of `parameter`; undefined: it has none here.
 at::Tensor gradient_of(const at::Tensor& parameter) { return parameter.grad(); }
 at::Tensor value_of(const at::Tensor& parameter) {
-  const bool counts = !server::is_foreign(parameter) && parameter.is_floating_point();
+  const bool has_norm = parameter.is_floating_point() || parameter.is_complex();
+  const bool counts = has_norm && !server::is_foreign(parameter);
   return counts ? parameter : at::Tensor();
 }
 

@@ -7,7 +7,9 @@
 
 namespace smp {
 
-RankSession::RankSession(RankParts parts) { live_.emplace(std::move(parts)); }
+RankSession::RankSession(RankParts parts) : number_(parts.topology.rank()) {
+  live_.emplace(std::move(parts));
+}
 
 RankSession::Live::~Live() {
   state.end();
@@ -15,7 +17,8 @@ RankSession::Live::~Live() {
 }
 
 Rank& RankSession::rank() {
-  SMP_REQUIRE(live_.has_value(), "the smp session has ended, because the program exits");
+  SMP_REQUIRE(live_.has_value(), "rank ", number_,
+              ": the smp session has ended, because the program exits");
   return live_->rank;
 }
 

@@ -46,6 +46,7 @@ class RankSession {
   };
 
   const base::MadeHere made_here_;
+  const int number_;  // of the rank
   std::optional<Live> live_;
 };
 

@@ -244,8 +244,11 @@ class Planner {
                                        [](const ModuleNode& node) { return node.movable(); });
     throw ResourceError(concat(
         "there are ", machine_.stages, " stages but only ", use.free,
-        use.free == 1 ? " piece" : " pieces", " of the model to place (", tree_.nodes.size(),
-        " modules, ", movable,
+        use.free == 1 ? " piece" : " pieces", " of the model to place",
+        use.served == 0   ? ""
+        : use.served == 1 ? ", beside what is fixed to one of them"
+                          : concat(", beside what is fixed to ", use.served, " of them"),
+        " (", tree_.nodes.size(), " modules, ", movable,
         " of them can run on a rank of their own, tied weights count as one piece",
         words_of_read_weights(), "); use at most ", std::max(use.free + use.served, 1),
         " stages (ranks / tensor_parallel_degree / replicas), or declare more of its modules with "

@@ -66,6 +66,31 @@ TEST(Norms, AreThoseOfOneProcess) {
   }
 }
 
+/// Integers have no norm; complex numbers have.
+TEST(Norms, OfComplexParametersCount) {
+  on_ranks(2, [&] {
+    Chain net = make_chain();
+    const double without = [&] {
+      std::vector<Tensor> flat;
+      for (const auto& parameter : net->parameters()) flat.push_back(parameter.detach().flatten());
+      return at::cat(flat).norm().item<double>();
+    }();
+    const auto turn =
+        at::complex(torch::full({2}, 3.0, torch::kDouble), torch::full({2}, 4.0, torch::kDouble));
+    net->c->register_parameter("turn", turn);
+    net->c->register_parameter("count", torch::full({2}, 7), /*requires_grad=*/false);
+    DistributedModel model(net);
+    model.set_partition("", 0);
+    model.set_partition("c", 1);
+    auto train = smp::step([&](Tensor x) {
+      if (!is_tracing()) model.backward(model(x).square().sum());
+    });
+    train(rows(4));
+    EXPECT_NEAR(parameter_norm(model), std::hypot(without, 5 * std::sqrt(2.0)), 1e-12 * without);
+    EXPECT_DOUBLE_EQ(parameter_norm(model, kInfinity), 5);
+  });
+}
+
 TEST(Norms, OfOwnPartsAreOfAllOfThem) {
   const auto plain = plain_trained();
   const auto all = plain->parameters();

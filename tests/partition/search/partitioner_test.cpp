@@ -123,6 +123,10 @@ TEST(Partitioner, SaysWhyThereAreTooFewModules) {
   EXPECT_THAT(refusal_of<ResourceError>(chain(3, 100).tree, on_stages(4)),
               AllOf(HasSubstr("4 stages but only 3 pieces"), HasSubstr("use at most 3 stages"),
                     HasSubstr("SMP_MODULE")));
+  EXPECT_THAT(
+      refusal_of<ResourceError>(chain(3, 100).tree, on_stages(4, {{"0", 2, "set_partition"}})),
+      AllOf(HasSubstr("only 2 pieces of the model to place, beside what is fixed to one of them"),
+            HasSubstr("use at most 3 stages")));
   TreeBuilder build;
   build.bound("inner", 100);
   EXPECT_THAT(refusal_of<ResourceError>(build.tree, on_stages(2)),
