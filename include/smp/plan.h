@@ -89,6 +89,8 @@ class SMP_API PartitionPlan {
     std::string state_what;  ///< "writes its members, from byte 24 of 40"
     /// True if activations of its calls are computed again instead of held (docs/memory.md).
     bool recomputed = false;
+    /// With `recomputed`: results of products are held all the same (smp::kProducts).
+    bool keeps_products = false;
   };
 
   PartitionPlan() = default;

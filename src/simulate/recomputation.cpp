@@ -22,10 +22,7 @@ struct Region {
 class Recomputation {
  public:
   Recomputation(const Trace& traced, const Trace& all, const std::vector<int>& stages)
-      : result_(traced),
-        recomputed_(all.recomputed),
-        keeping_products_(all.keeping_products),
-        stages_(stages) {}
+      : result_(traced), recomputed_(all.recomputed), stages_(stages) {}
 
   Trace run() {
     find_regions();
@@ -36,12 +33,6 @@ class Recomputation {
   }
 
  private:
-  bool is_recomputed(int module) const {
-    return std::binary_search(recomputed_.begin(), recomputed_.end(), module);
-  }
-  bool keeps_products(int module) const {
-    return std::binary_search(keeping_products_.begin(), keeping_products_.end(), module);
-  }
   int stage_of(int call) const {
     return stages_[call < 0 ? 0 : static_cast<std::size_t>(result_.calls[call].module)];
   }
@@ -56,9 +47,10 @@ class Recomputation {
       const int module = result_.calls[i].module;
       const bool stays = stage_of(caller) == stages_[module];
       int region = stays ? region_of(caller) : kHeld;
-      if (region == kHeld && is_recomputed(module)) {
+      const auto* const again = find_module(recomputed_, module);
+      if (region == kHeld && again != nullptr) {
         region = static_cast<int>(regions_.size());
-        regions_.push_back({result_.calls[i].input_bytes, keeps_products(module), {}});
+        regions_.push_back({result_.calls[i].input_bytes, again->keeps_products, {}});
       }
       region_of_call_.push_back(region);
     }
@@ -176,8 +168,7 @@ class Recomputation {
   }
 
   Trace result_;
-  const std::vector<int>& recomputed_;
-  const std::vector<int>& keeping_products_;
+  const RecomputedModules& recomputed_;
   const std::vector<int>& stages_;
   std::vector<Region> regions_;
   std::vector<int> region_of_call_;  // by call

@@ -19,7 +19,7 @@ namespace smp::simulate {
 ///
 /// A call that keeps products holds their results from its forward on too, and does not compute
 /// them again.
-/// @param all     tells the modules (Trace::recomputed, Trace::keeping_products)
+/// @param all     tells the modules (Trace::recomputed)
 /// @param stages  the stage of every module
 [[nodiscard]] Trace with_recomputation(const Trace& traced, const Trace& all,
                                        const std::vector<int>& stages);

@@ -2,6 +2,8 @@
 // are numbers here: what they are is the business of whoever made the trace.
 #pragma once
 
+#include <algorithm>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -104,6 +106,16 @@ struct BufferUse {
   std::string name;  ///< dotted: "embed.table"
 };
 
+/// A module whose calls keep their inputs only, and are computed again when the backward comes
+/// there (docs/memory.md).
+struct RecomputedModule {
+  int module = 0;
+  bool keeps_products = false;  ///< its calls keep the results of products as well
+  auto operator<=>(const RecomputedModule&) const = default;
+};
+/// Ascending, each module once, with those below a module that is meant as a whole.
+using RecomputedModules = std::vector<RecomputedModule>;
+
 /// A module that asked for the value of a tensor (`.item()`) where only shapes were known.
 struct AssumedValue {
   int module = 0;    ///< 0, the model itself, stands for the step body too
@@ -153,11 +165,7 @@ struct Trace {
   /// any.
   std::string device = {};
   std::vector<DeviceProfile> profiles = {};  ///< of other devices, each once
-  /// Modules whose calls keep their inputs only, and are computed again when the backward comes
-  /// there (docs/memory.md): ascending, with those below a module that is meant as a whole.
-  std::vector<int> recomputed = {};
-  /// Those of `recomputed` whose calls keep the results of products as well: ascending.
-  std::vector<int> keeping_products = {};
+  RecomputedModules recomputed = {};
   /// The traces of further microbatches, without what holds of the model (uses of weights and
   /// buffers, state, recomputed modules) and without others of their own.
   std::vector<Trace> others = {};
@@ -209,5 +217,13 @@ struct Trace {
     return nullptr;
   }
 };
+
+/// Returns what is said of `module`; nullptr: its calls are not computed again.
+inline const RecomputedModule* find_module(const RecomputedModules& modules, int module) {
+  const auto found = std::lower_bound(
+      modules.begin(), modules.end(), module,
+      [](const RecomputedModule& each, int number) { return each.module < number; });
+  return found == modules.end() || found->module != module ? nullptr : &*found;
+}
 
 }  // namespace smp::simulate

@@ -33,10 +33,9 @@ TimedModel nested_model() {
   return model;
 }
 
-Trace again_of(const std::vector<int>& modules, const std::vector<int>& keeping_products = {}) {
+Trace again_of(const std::vector<int>& modules, bool keeps_products = false) {
   Trace trace;
-  trace.recomputed = modules;
-  trace.keeping_products = keeping_products;
+  for (const int module : modules) trace.recomputed.push_back({module, keeps_products});
   return trace;
 }
 
@@ -76,7 +75,8 @@ TEST(Recomputation, KeepsProductsAndDoesNotComputeThemAgain) {
   own.product_seconds = own.seconds / 2;
   own.product_bytes = 12;
   own.saved_product_bytes = 5;
-  const auto again = with_recomputation(model.trace, again_of({1}, {1}), kOneStage);
+  const auto again =
+      with_recomputation(model.trace, again_of({1}, /*keeps_products=*/true), kOneStage);
   EXPECT_EQ(again.calls[2].before.activation_bytes, 1000);
   EXPECT_EQ(again.calls[1].after.activation_bytes, 12);
   EXPECT_EQ(again.calls[1].after.gradient_bytes, 160 + 40 + 20 - 5) << "5 are there already";
@@ -136,7 +136,7 @@ RC_GTEST_PROP(Recomputation, AddsTheForwardOfWhatIsComputedAgain, ()) {
   const SimulationOptions options{.microbatches = 4, .schedule = schedule.get()};
   const auto machine = ideal_machine(3);
   const auto plain = simulate(model.trace, stages, machine, options);
-  for (int m = 0; m < model.modules; ++m) model.trace.recomputed.push_back(m);
+  for (int m = 0; m < model.modules; ++m) model.trace.recomputed.push_back({m});
   const auto again = simulate(model.trace, stages, machine, options);
   double forward = 0;
   for (const auto& call : model.trace.calls) {
@@ -151,7 +151,7 @@ TEST(Recomputation, APipelineHoldsInputsAndOneBlock) {
   model.trace.calls[model.call_again(0, -1, 0)].sequential = true;
   for (int i = 0; i < 4; ++i) {
     model.trace.calls[model.call(0, 0.1, 100)].input_bytes = 7;
-    model.trace.recomputed.push_back(i + 1);
+    model.trace.recomputed.push_back({i + 1});
   }
   const auto schedule = schedule::make_simple();
   const SimulationOptions options{.microbatches = 5, .schedule = schedule.get()};

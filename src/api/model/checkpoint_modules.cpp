@@ -79,7 +79,8 @@ void checkpoint_planned(const ModelDescription& model, const PartitionPlan& plan
   for (std::size_t i = 0; i < plan.rows().size(); ++i) {
     auto* const routed = model.routed.at(i);
     if (!plan.rows()[i].recomputed || routed == nullptr || server::recomputes(*routed)) continue;
-    server::recompute_calls_of(*routed);
+    server::recompute_calls_of(
+        *routed, {.keep = plan.rows()[i].keeps_products ? kProducts : KeepPolicy::kNothing});
   }
 }
 
@@ -107,9 +108,9 @@ void hold_what_keeps_state(const Rank& rank, const ModelDescription& model,
 
 namespace {
 
-/// Returns the modules whose calls are computed again, of those that `counts` takes.
-std::vector<int> marked_modules(const ModelDescription& model,
-                                bool (*counts)(const RoutedBase&) noexcept) {
+/// Returns for each module whether it is one of the marked ones that `counts` takes.
+std::vector<bool> marked_modules(const ModelDescription& model,
+                                 bool (*counts)(const RoutedBase&) noexcept) {
   std::vector<bool> marked(model.routed.size(), false);
   for (std::size_t i = 0; i < model.routed.size(); ++i) {
     const auto* const routed = model.routed[i];
@@ -120,21 +121,19 @@ std::vector<int> marked_modules(const ModelDescription& model,
     if (groups == nullptr) continue;
     for (const int child : model.tree.nodes[i].children) marked[child] = true;
   }
-  std::vector<int> modules;
-  for (std::size_t i = 0; i < marked.size(); ++i) {
-    if (marked[i]) modules.push_back(static_cast<int>(i));
-  }
-  return modules;
+  return marked;
 }
 
 }  // namespace
 
-std::vector<int> recomputed_modules(const ModelDescription& model) {
-  return marked_modules(model, &server::recomputes);
-}
-
-std::vector<int> modules_keeping_products(const ModelDescription& model) {
-  return marked_modules(model, &server::keeps_products);
+simulate::RecomputedModules recomputed_modules(const ModelDescription& model) {
+  const auto marked = marked_modules(model, &server::recomputes);
+  const auto with_products = marked_modules(model, &server::keeps_products);
+  simulate::RecomputedModules modules;
+  for (std::size_t i = 0; i < marked.size(); ++i) {
+    if (marked[i]) modules.push_back({static_cast<int>(i), with_products[i]});
+  }
+  return modules;
 }
 
 std::vector<int> recomputable_modules(const ModelDescription& model,

@@ -29,10 +29,8 @@ void checkpoint_planned(const ModelDescription& model, const PartitionPlan& plan
 void hold_what_keeps_state(const Rank& rank, const ModelDescription& model,
                            const PartitionPlan& plan);
 
-/// Returns the modules that are marked, ascending.
-std::vector<int> recomputed_modules(const ModelDescription& model);
-/// Returns those of them whose calls keep the results of products, ascending.
-std::vector<int> modules_keeping_products(const ModelDescription& model);
+/// Returns the modules that are marked.
+simulate::RecomputedModules recomputed_modules(const ModelDescription& model);
 
 /// Returns the modules that may be marked: their calls can be repeated, and neither they nor those
 /// below them keep state, ascending.

@@ -102,14 +102,17 @@ bool fits(const PlannedModel& model) {
 }
 
 /// Returns what the program marks, and what the plan file says, which has been checked.
-std::vector<int> recomputed_of(const ModelToPlan& model, const partitioning::PlanFile& file) {
+simulate::RecomputedModules recomputed_of(const ModelToPlan& model,
+                                          const partitioning::PlanFile& file) {
   auto modules = recomputed_modules(*model.description);
   if (!file.plan) return modules;
+  const auto marked = modules;
   for (const auto& row : file.plan->rows()) {
-    if (row.recomputed) modules.push_back(tree_of(model).find(row.path));
+    const int module = tree_of(model).find(row.path);
+    if (!row.recomputed || simulate::find_module(marked, module) != nullptr) continue;
+    modules.push_back({module, row.keeps_products});
   }
   std::sort(modules.begin(), modules.end());
-  modules.erase(std::unique(modules.begin(), modules.end()), modules.end());
   return modules;
 }
 
@@ -117,7 +120,9 @@ std::vector<int> recomputed_of(const ModelToPlan& model, const partitioning::Pla
 void take_choices(partitioning::PartitionOptions& options, const PartitionPlan& plan) {
   options.trace.recomputed.clear();
   for (std::size_t i = 0; i < plan.rows().size(); ++i) {
-    if (plan.rows()[i].recomputed) options.trace.recomputed.push_back(static_cast<int>(i));
+    const auto& row = plan.rows()[i];
+    if (!row.recomputed) continue;
+    options.trace.recomputed.push_back({static_cast<int>(i), row.keeps_products});
   }
   const auto& summary = plan.summary();
   if (summary && summary->active_microbatches > 0) {
@@ -200,8 +205,7 @@ std::vector<RankPlanner::Job> RankPlanner::jobs() const {
           return &other != &models_[i] && fills(other, machine_.stages);
         });
     all.push_back({models_[i], with_part_of_memory(machine_, needs, i), pins_of(models_[i]),
-                   recomputed_of(models_[i], rank_.parts().plan_file),
-                   modules_keeping_products(*models_[i].description), beside_others});
+                   recomputed_of(models_[i], rank_.parts().plan_file), beside_others});
   }
   return all;
 }
@@ -330,7 +334,6 @@ partitioning::PartitionOptions RankPlanner::options_of(const Job& job,
   options.optimizer_ratio = job.model.optimizer_ratio;
   options.gradient_copies = gradient_copies_of(rank_, machine_);
   options.trace.recomputed = job.recomputed;
-  options.trace.keeping_products = job.keeping_products;
   if (config_.activation_checkpointing == "auto" && preview_ != nullptr && preview_->grad) {
     options.recomputable = recomputable_modules(*job.model.description, trace.state);
   }
@@ -367,8 +370,9 @@ std::vector<partitioning::Pin> RankPlanner::pins_of(const ModelToPlan& model) co
 /// Returns the key of a plan in the cache; only with a preview.
 std::uint64_t RankPlanner::key_of(const Job& job) const {
   std::string again;
-  for (const int module : job.recomputed) again += base::concat(' ', module);
-  for (const int module : job.keeping_products) again += base::concat(" p", module);
+  for (const auto& [module, keeps_products] : job.recomputed) {
+    again += base::concat(keeps_products ? " p" : " ", module);
+  }
   if (job.beside_others) again += " beside others";
   return base::mix_key(
       plan_key({*job.model.description, job.pins, job.model.optimizer_ratio, *preview_, config_,

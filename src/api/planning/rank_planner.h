@@ -36,9 +36,8 @@ class RankPlanner {
     simulate::Machine machine;
     std::vector<partitioning::Pin> pins;
     /// Modules whose calls are computed again, whatever the planner finds.
-    std::vector<int> recomputed;
-    std::vector<int> keeping_products;  // of these
-    bool beside_others;                 // which give all stages something to run
+    simulate::RecomputedModules recomputed;
+    bool beside_others;  // which give all stages something to run
   };
 
   // What is known.

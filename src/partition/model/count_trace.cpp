@@ -39,7 +39,6 @@ simulate::Trace trace_to_plan(const ModuleTree& tree, const simulate::Trace& tra
   simulate::Trace trace = traced.calls_nothing() ? count_trace(tree) : traced;
   trace.state = all_state(tree, traced.state);
   trace.recomputed = traced.recomputed;
-  trace.keeping_products = traced.keeping_products;
   return trace;
 }
 

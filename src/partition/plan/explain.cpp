@@ -129,8 +129,10 @@ PartitionPlan explained_plan(const PlanFacts& facts) {
     row.state = "values";
     row.state_what = base::concat("asks for values of tensors, and was given ", value);
   }
-  for (const int module : facts.trace.recomputed) {
-    rows[static_cast<std::size_t>(module)].recomputed = true;
+  for (const auto& [module, keeps_products] : facts.trace.recomputed) {
+    auto& row = rows[static_cast<std::size_t>(module)];
+    row.recomputed = true;
+    row.keeps_products = keeps_products;
   }
   add_costs(rows, facts.costs);
 

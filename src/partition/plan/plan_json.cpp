@@ -133,6 +133,7 @@ Json row_to_json(const PartitionPlan::Row& row) {
   if (!row.state.empty()) json["state"] = row.state;
   if (!row.state_what.empty()) json["state_what"] = row.state_what;
   if (row.recomputed) json["recomputed"] = true;
+  if (row.keeps_products) json["keeps_products"] = true;
   return json.size() == 1 ? Json(row.pp_rank) : json;
 }
 
@@ -151,6 +152,9 @@ PartitionPlan::Row row_from_json(const std::string& path, const Json& value,
   row.state = member_or(value, "state", place, std::string());
   row.state_what = member_or(value, "state_what", place, std::string());
   row.recomputed = member_or(value, "recomputed", place, false);
+  row.keeps_products = member_or(value, "keeps_products", place, false);
+  SMP_REQUIRE(row.recomputed || !row.keeps_products, place,
+              ": \"keeps_products\" is true, but \"recomputed\" is not");
   SMP_REQUIRE(row.state.empty() || row.state == "shared" || row.state == "ordered" ||
                   row.state == "cache" || row.state == "values",
               place, ": \"state\" is \"", base::excerpt(row.state),

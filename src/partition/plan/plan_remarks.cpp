@@ -160,14 +160,20 @@ std::string bottleneck_text(const PartitionPlan& plan) {
 /// Names the outermost modules of which activations are computed again; empty: there are none.
 std::string recomputed_text(const PartitionPlan& plan) {
   std::map<std::string, bool> within;  // by path: it, or a module around it, is one of them
-  std::vector<std::string> outermost;
+  std::vector<std::string> whole, but_products;
   for (const PartitionPlan::Row& row : plan.rows()) {
     const bool outer = !row.path.empty() && within[parent_path(row.path)];
     within[row.path] = outer || row.recomputed;
-    if (row.recomputed && !outer) outermost.push_back(row.path.empty() ? "the model" : row.path);
+    if (!row.recomputed || outer) continue;
+    (row.keeps_products ? but_products : whole)
+        .push_back(row.path.empty() ? "the model" : row.path);
   }
-  if (outermost.empty()) return {};
-  return concat("computed again in backward, instead of held: ", joined(short_names(outermost)));
+  if (whole.empty() && but_products.empty()) return {};
+  std::string text = "computed again in backward, instead of held: ";
+  if (!whole.empty()) text += joined(short_names(whole));
+  if (but_products.empty()) return text;
+  return concat(text, whole.empty() ? "" : "; ",
+                "but for products: ", joined(short_names(but_products)));
 }
 
 /// The simulator has calls run again in their backwards, wherever a stage would idle before.

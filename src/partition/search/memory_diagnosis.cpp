@@ -52,9 +52,10 @@ class MemoryDiagnosis {
     if (unfit_.settings.recomputable == nullptr) return {};
     std::string names;
     int count = 0;
-    for (const int module : unfit_.judgement.recomputed) {
+    for (const auto& [module, keeps_products] : unfit_.judgement.recomputed) {
       if (++count > kNamed) continue;
-      names += concat(count > 1 ? ", " : "", quoted_path(unfit_.tree.nodes[module].path));
+      names += concat(count > 1 ? ", " : "", quoted_path(unfit_.tree.nodes[module].path),
+                      keeps_products ? " but for products" : "");
     }
     if (count > kNamed) names += concat(" and ", count - kNamed, " more");
     const int alive = unfit_.settings.schedule->most_alive(0, unfit_.settings.microbatches);

@@ -2,6 +2,7 @@
 // fits its memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -14,7 +15,8 @@
 
 namespace smp::partitioning {
 
-/// Chooses, stage by stage, modules whose calls keep their inputs only. Of all choices that fit it
+/// Chooses, stage by stage, modules whose calls keep their inputs only, or the results of products
+/// as well. Of all choices that fit it
 /// looks for the one that adds least time to the stage: exactly, for what a module's calls keep and
 /// take on their own; then the memory model tells whether that was right, and the choice is
 /// corrected, or made anew by the memory model. Refers to its arguments, which must outlive it.
@@ -32,25 +34,30 @@ class RecomputeChoice {
                   const simulate::Machine& machine, const std::vector<int>& allowed,
                   const Step& step);
 
-  /// Returns the modules to choose, ascending, with those that are computed again anyway; where
-  /// nothing fits, those with which a stage takes least.
+  /// Returns the modules to choose, with those that are computed again anyway; where nothing fits,
+  /// those with which a stage takes least.
   /// @param stages  of every module
   /// @param polish  asks the memory model about one choice after the other, the cheapest first, and
   ///                takes back, one by one, what turns out not to be needed, unless it is very much
-  [[nodiscard]] std::vector<int> least(const std::vector<int>& stages, bool polish) const;
+  [[nodiscard]] simulate::RecomputedModules least(const std::vector<int>& stages,
+                                                  bool polish) const;
 
   /// Returns choices for one stage with which it needs less than `bytes` by the memory model: those
   /// that least() considers, the cheapest first, then what differs from `recomputed` by one module.
-  /// Each with what `recomputed` has on the other stages, ascending.
-  [[nodiscard]] std::vector<std::vector<int>> others(const std::vector<int>& stages, int stage,
-                                                     const std::vector<int>& recomputed,
-                                                     std::int64_t bytes) const;
+  /// Each with what `recomputed` has on the other stages.
+  [[nodiscard]] std::vector<simulate::RecomputedModules> others(
+      const std::vector<int>& stages, int stage, const simulate::RecomputedModules& recomputed,
+      std::int64_t bytes) const;
 
  private:
+  using Modules = simulate::RecomputedModules;
   /// What all calls of a module come to in a microbatch, without those that they make.
   struct Own {
-    double seconds = 0;      ///< of the forward
-    std::int64_t kept = 0;   ///< by its operators
+    double seconds = 0;                    ///< of the forward
+    std::int64_t kept = 0;                 ///< by its operators
+    double product_seconds = 0;            ///< as in simulate::ComputeInterval
+    std::int64_t product_bytes = 0;        ///< likewise
+    std::int64_t saved_product_bytes = 0;  ///< likewise
     std::int64_t input = 0;  ///< of its calls; with answers of other stages, if it is whole()
     int calls = 0;
     /// What it calls: the module, and the bytes that it returns.
@@ -61,21 +68,20 @@ class RecomputeChoice {
     double seconds = 0;         ///< that it adds
     std::int64_t kept = 0;      ///< until the backward
     std::int64_t together = 0;  ///< while the largest part is computed again
-    std::vector<int> chosen;
+    Modules chosen;
   };
   using Points = std::vector<Point>;
 
   Points points_of(int module, const std::vector<int>& stages) const;
   Own whole(int module, const std::vector<int>& stages) const;
-  std::vector<std::int64_t> most(const std::vector<int>& stages,
-                                 const std::vector<int>& recomputed) const;
-  std::vector<int> with_chosen(const std::vector<std::vector<int>>& by_stage) const;
+  std::vector<std::int64_t> most(const std::vector<int>& stages, const Modules& recomputed) const;
+  Modules with_chosen(const std::vector<Modules>& by_stage) const;
   Points points_of_stage(int stage, const std::vector<int>& stages) const;
   std::int64_t kept_on(int stage, const std::vector<int>& stages) const;
-  void take_cheapest(std::vector<std::vector<int>>& chosen, const std::vector<Points>& points,
+  void take_cheapest(std::vector<Modules>& chosen, const std::vector<Points>& points,
                      const std::vector<int>& stages) const;
-  void take_back(std::vector<int>& chosen, const std::vector<int>& stages) const;
-  bool fits(const std::vector<int>& stages, const std::vector<int>& recomputed) const;
+  void take_back(Modules& chosen, const std::vector<int>& stages) const;
+  bool fits(const std::vector<int>& stages, const Modules& recomputed) const;
   bool is_allowed(int module) const;
 
   const ModuleTree& tree_;
@@ -83,6 +89,7 @@ class RecomputeChoice {
   const simulate::Machine& machine_;
   const std::vector<int>& allowed_;
   const Step step_;
+  const std::size_t most_points_;  // of a part
   std::vector<Own> own_;
 };
 

@@ -170,7 +170,7 @@ bool StepJudge::lacks_for_gradients(const Judgement& judgement, int stage) const
   return lack(judgement, stage) > 0 && memory.activations == memory.most_activations;
 }
 
-Judgement StepJudge::judge_with(std::vector<int> recomputed,
+Judgement StepJudge::judge_with(simulate::RecomputedModules recomputed,
                                 const std::vector<int>& stages_of_nodes, int simulated,
                                 bool last) const {
   const auto stages = stages_of_modules(costs_, stages_of_nodes);

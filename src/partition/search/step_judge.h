@@ -42,8 +42,8 @@ struct Judgement {
   std::int64_t missing = 0;         ///< bytes that the worst stage lacks
   /// How near the fullest stage is to its limit: 0 up to nine tenths of it, 1 at the limit.
   double crowding = 0;
-  int split_modules = 0;        ///< modules whose parts are on several stages
-  std::vector<int> recomputed;  ///< modules whose calls are computed again, ascending
+  int split_modules = 0;                   ///< modules whose parts are on several stages
+  simulate::RecomputedModules recomputed;  ///< modules whose calls are computed again
 
   bool fits() const { return missing == 0; }
   /// Seconds until the next step can begin.
@@ -74,8 +74,8 @@ class StepJudge {
 
  private:
   Judgement judge(const std::vector<int>& stages_of_nodes, int simulated, bool last) const;
-  Judgement judge_with(std::vector<int> recomputed, const std::vector<int>& stages_of_nodes,
-                       int simulated, bool last) const;
+  Judgement judge_with(simulate::RecomputedModules recomputed,
+                       const std::vector<int>& stages_of_nodes, int simulated, bool last) const;
   std::int64_t lack(const Judgement& judgement, int stage) const;
   bool lacks_for_gradients(const Judgement& judgement, int stage) const;
   Activations activations(const simulate::Trace& trace, const simulate::SimulatedStep& step,

@@ -56,7 +56,6 @@ StepMemory simulate_memory(const PartitionPlan& plan, const PlannedStep& step) {
   if (step.trace.recomputed.empty()) return memory;
   auto held = step.trace;
   held.recomputed.clear();
-  held.keeping_products.clear();
   memory.held = live_in(held);
   return memory;
 }

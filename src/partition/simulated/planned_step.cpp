@@ -170,6 +170,19 @@ void read_products(Trace& trace, const Json& json, const std::string& name) {
   }
 }
 
+void read_recomputed(Trace& trace, const Json& json, const std::string& name) {
+  const auto modules_of = [&](const char* member) {
+    return json.contains(member) ? json_member<std::vector<int>>(json, member, name)
+                                 : std::vector<int>();
+  };
+  const auto keeping_products = modules_of("keeping_products");
+  for (const int module : modules_of("recomputed")) {
+    const auto found = std::find(keeping_products.begin(), keeping_products.end(), module);
+    trace.recomputed.push_back({module, found != keeping_products.end()});
+  }
+  std::sort(trace.recomputed.begin(), trace.recomputed.end());
+}
+
 // A call is made by the last one that has not returned, or after it returned by the one around it.
 void require_callers_are_running(const std::vector<TracedCall>& calls, const std::string& name) {
   std::vector<int> running = {-1};
@@ -256,14 +269,7 @@ Trace trace_from_json(const Json& json, const std::string& name) {
     }
   }
   read_calls(trace, json, name);
-  if (json.contains("recomputed")) {
-    trace.recomputed = json_member<std::vector<int>>(json, "recomputed", name);
-    std::sort(trace.recomputed.begin(), trace.recomputed.end());
-  }
-  if (json.contains("keeping_products")) {
-    trace.keeping_products = json_member<std::vector<int>>(json, "keeping_products", name);
-    std::sort(trace.keeping_products.begin(), trace.keeping_products.end());
-  }
+  read_recomputed(trace, json, name);
   return trace;
 }
 
@@ -302,12 +308,17 @@ std::string PlannedStep::to_json() const {
                                   ",\n    \"backward_ratio\": ", Json(trace.backward_ratio).dump(),
                                   ", \"weight_share\": ", Json(trace.weight_share).dump(),
                                   ", \"keeps_order\": ", keeps_order(trace) ? "true" : "false");
-  if (!trace.recomputed.empty()) {
-    text += base::concat(",\n    \"recomputed\": ", Json(trace.recomputed).dump());
+  std::vector<int> recomputed, keeping_products;
+  for (const auto& [module, keeps_products] : trace.recomputed) {
+    recomputed.push_back(module);
+    if (keeps_products) keeping_products.push_back(module);
   }
-  const bool with_products = !trace.keeping_products.empty();
+  if (!recomputed.empty()) {
+    text += base::concat(",\n    \"recomputed\": ", Json(recomputed).dump());
+  }
+  const bool with_products = !keeping_products.empty();
   if (with_products) {
-    text += base::concat(",\n    \"keeping_products\": ", Json(trace.keeping_products).dump());
+    text += base::concat(",\n    \"keeping_products\": ", Json(keeping_products).dump());
   }
   if (!trace.others.empty()) {
     text += ",\n    \"others\": [";

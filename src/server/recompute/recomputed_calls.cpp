@@ -165,8 +165,8 @@ bool keeps_products(const RoutedBase& module) noexcept {
          keep(dynamic_cast<const RecomputedGroups*>(wrapper));
 }
 
-void recompute_calls_of(RoutedBase& module) {
-  module.smp_wrapper = std::make_shared<RecomputedCalls>(CheckpointOptions());
+void recompute_calls_of(RoutedBase& module, const CheckpointOptions& options) {
+  module.smp_wrapper = std::make_shared<RecomputedCalls>(options);
 }
 
 }  // namespace smp::server

@@ -45,6 +45,7 @@ bool keeps_products(const RoutedBase& module) noexcept;
 /// True if calls of `module`, or groups of the calls that it makes, are regions.
 bool recomputes(const RoutedBase& module) noexcept;
 /// Makes regions of the calls of `module`, and of none below it by themselves.
-void recompute_calls_of(RoutedBase& module);
+/// @param options  without a strategy
+void recompute_calls_of(RoutedBase& module, const CheckpointOptions& options);
 
 }  // namespace smp::server

@@ -88,6 +88,24 @@ TEST_F(PlanFiles, GetPredictions) {
   EXPECT_EQ(weights, 3 * (64 + 8) * 4);
 }
 
+/// With results of products held or not.
+TEST_F(PlanFiles, SayWhatIsComputedAgain) {
+  auto rows = plan_with({}).rows();
+  for (auto& row : rows) {
+    row.recomputed = row.path == "a" || row.path == "b";
+    row.keeps_products = row.path == "b";
+  }
+  PartitionPlan(2, rows).write(path_);
+  Config config;
+  config.plan_file = path_;
+  const auto plan = plan_with(config);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(plan.rows()[i].recomputed, rows[i].recomputed) << rows[i].path;
+    EXPECT_EQ(plan.rows()[i].keeps_products, rows[i].keeps_products) << rows[i].path;
+  }
+  EXPECT_THAT(plan.table(), testing::HasSubstr("instead of held: a; but for products: b\n"));
+}
+
 /// A mistake in a file is no reason to try a model first.
 TEST_F(PlanFiles, AreReadBeforeAnythingStarts) {
   Config config;

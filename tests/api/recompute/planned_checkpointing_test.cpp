@@ -7,6 +7,7 @@
 #include <string>
 
 #include "api/chain_model.h"
+#include "server/recompute/recomputed_calls.h"
 #include "smp/recompute/activation_checkpointing.h"
 
 namespace smp {
@@ -17,7 +18,10 @@ using testing::HasSubstr;
 
 /// Keeps much more than it is given.
 struct HeavyImpl : torch::nn::Module {
-  HeavyImpl() : linear(register_module("linear", nn::Linear(16, 16))) { to(torch::kDouble); }
+  explicit HeavyImpl(std::int64_t width = 16)
+      : linear(register_module("linear", nn::Linear(width, width))) {
+    to(torch::kDouble);
+  }
   Tensor forward(const Tensor& x) {
     auto h = linear(x);
     for (int i = 0; i < 8; ++i) h = h.tanh();
@@ -28,15 +32,16 @@ struct HeavyImpl : torch::nn::Module {
 SMP_MODULE(Heavy);
 
 struct HeavyAttentionImpl : HeavyImpl {
+  using HeavyImpl::HeavyImpl;
   Tensor forward(const Tensor& x) { return HeavyImpl::forward(x); }
 };
 SMP_MODULE(HeavyAttention);
 
-nn::Sequential make_net() {
+nn::Sequential make_net(std::int64_t width) {
   torch::manual_seed(3);
   nn::Sequential net;
-  for (int i = 0; i < 6; ++i) net->push_back(Heavy());
-  net->push_back(HeavyAttention());
+  for (int i = 0; i < 6; ++i) net->push_back(Heavy(width));
+  net->push_back(HeavyAttention(width));
   return net;
 }
 
@@ -44,32 +49,44 @@ struct Outcome {
   std::map<std::string, Tensor> gradients;
   std::string table;
   int recomputed = 0;
-  std::int64_t most = 0;  ///< of the fullest stage, as the plan says
+  int keeping_products = 0;
+  int marked_with_products = 0;  ///< of modules, when the steps have run
+  std::int64_t most = 0;         ///< of the fullest stage, as the plan says
+  std::int64_t activations = 0;  ///< of all stages, as it says
   int active = 0;
 };
 
-Outcome trained(const Config& config) {
+Outcome trained(const Config& config, std::int64_t width = 16) {
   Outcome outcome;
-  run_local(2,
-            [&] {
-              auto net = make_net();
-              DistributedModel model(net);
-              auto train = smp::step(
-                  [&](const Tensor& x) { model.backward(net->forward(x).square().sum()); });
-              for (int step = 0; step < 2; ++step) train(rows(256, 16));
-              for (const auto& [name, parameter] : model.local_named_parameters()) {
-                outcome.gradients[name] = parameter.grad().clone();
-              }
-              if (rank() != 0) return;
-              const auto& plan = model.plan();
-              outcome.table = plan.table();
-              for (const auto& row : plan.rows()) outcome.recomputed += row.recomputed;
-              for (const auto& stage : plan.summary()->stages) {
-                outcome.most = std::max(outcome.most, stage.most_memory());
-              }
-              outcome.active = plan.summary()->active_microbatches;
-            },
-            config, {.seed = 1});
+  run_local(
+      2,
+      [&] {
+        auto net = make_net(width);
+        DistributedModel model(net);
+        auto train =
+            smp::step([&](const Tensor& x) { model.backward(net->forward(x).square().sum()); });
+        for (int step = 0; step < 2; ++step) train(rows(256, width));
+        for (const auto& [name, parameter] : model.local_named_parameters()) {
+          outcome.gradients[name] = parameter.grad().clone();
+        }
+        if (rank() != 0) return;
+        for (const auto& module : net->modules(/*include_self=*/false)) {
+          const auto* const routed = dynamic_cast<RoutedBase*>(module.get());
+          outcome.marked_with_products += routed != nullptr && server::keeps_products(*routed);
+        }
+        const auto& plan = model.plan();
+        outcome.table = plan.table();
+        for (const auto& row : plan.rows()) {
+          outcome.recomputed += row.recomputed;
+          outcome.keeping_products += row.keeps_products;
+        }
+        for (const auto& stage : plan.summary()->stages) {
+          outcome.most = std::max(outcome.most, stage.most_memory());
+          outcome.activations += stage.most_activations;
+        }
+        outcome.active = plan.summary()->active_microbatches;
+      },
+      config, {.seed = 1});
   return outcome;
 }
 
@@ -102,6 +119,22 @@ TEST(PlannedCheckpointing, ComputesAgainWhatItTakesToFit) {
   EXPECT_LE(tight.most, one.most * 6 / 10 + 1);
   EXPECT_EQ(tight.active, 1);
   EXPECT_THAT(tight.table, HasSubstr("computed again in backward, instead of held: "));
+  expect_same(free, tight);
+}
+
+/// Where they take most of the time, and less memory than there is.
+TEST(PlannedCheckpointing, HoldsWhatProductsReturn) {
+  constexpr std::int64_t kWide = 256;
+  auto config = config_of_four();
+  config.activation_checkpointing = "auto";
+  config.active_microbatches = 1;
+  const auto free = trained(config, kWide);
+  config.stage_memory = {static_cast<double>(free.most - free.activations / 4) / (1 << 30)};
+  const auto tight = trained(config, kWide);
+  EXPECT_GT(tight.keeping_products, 0) << tight.table;
+  EXPECT_EQ(tight.marked_with_products, tight.keeping_products);
+  EXPECT_THAT(tight.table, HasSubstr("but for products: "));
+  EXPECT_LE(tight.most, free.most - free.activations / 4 + 1);
   expect_same(free, tight);
 }
 

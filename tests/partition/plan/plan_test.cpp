@@ -221,6 +221,14 @@ TEST(Plan, LosesItsPredictionsWhenAModuleIsMovedByHand) {
   EXPECT_FALSE(edited.summary());
 }
 
+TEST(Plan, RefusesProductsOfWhatIsNotComputedAgain) {
+  std::string text = t5_example().plan().to_json();
+  const std::string line = "\"encoder.final_norm\": {\"pp_rank\":1";
+  text.insert(text.find(line) + line.size(), ",\"keeps_products\":true");
+  EXPECT_THAT(refusal([&] { PartitionPlan::from_json(text, "p.json"); }),
+              HasSubstr("module \"encoder.final_norm\": \"keeps_products\" is true, but"));
+}
+
 TEST(Plan, RefusesABrokenSummary) {
   const std::string text = t5_example().plan().to_json();
   const auto with = [&](const std::string& part, const std::string& other) {

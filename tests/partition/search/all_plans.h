@@ -20,16 +20,23 @@ namespace smp::partitioning {
 /// some 20,000 placements take seconds. Refers to its arguments, whose limits may change.
 class AllPlans {
  public:
+  using Modules = simulate::RecomputedModules;
+
   AllPlans(const RandomModel& model, const PartitionOptions& options)
       : model_(model),
         options_(options),
         costs_(make_cost_tree(model.tree, model.trace, model.fixed, {.memory_weight = 0})),
-        own_seconds_(model.tree.nodes.size()) {
-    own_seconds_[0] = model.trace.body_after.seconds;
+        own_seconds_(model.tree.nodes.size()),
+        own_product_seconds_(model.tree.nodes.size()) {
+    const auto add = [&](int module, const simulate::ComputeInterval& own) {
+      own_seconds_[module] += own.seconds;
+      own_product_seconds_[module] += own.product_seconds;
+      has_products_ |= own.product_bytes > 0;
+    };
+    add(0, model.trace.body_after);
     for (const auto& call : model.trace.calls) {
-      const int caller = call.caller < 0 ? 0 : model.trace.calls[call.caller].module;
-      own_seconds_[caller] += call.before.seconds;
-      own_seconds_[call.module] += call.after.seconds;
+      add(call.caller < 0 ? 0 : model.trace.calls[call.caller].module, call.before);
+      add(call.module, call.after);
     }
     find_placements();
   }
@@ -50,7 +57,7 @@ class AllPlans {
 
   /// Returns the bytes of the fullest stage where all of `recomputed` are computed again, in the
   /// placement that needs least.
-  std::int64_t least_memory(const std::vector<int>& recomputed, int in_flight) {
+  std::int64_t least_memory(const Modules& recomputed, int in_flight) {
     schedule_ = schedule::make_interleaved(in_flight);
     auto least = std::numeric_limits<std::int64_t>::max();
     for (const auto& placement : placements_) {
@@ -83,7 +90,7 @@ class AllPlans {
   };
   struct Choice {
     double seconds = 0;  ///< that it adds to a microbatch
-    std::vector<int> modules;
+    Modules modules;
   };
 
   int stages() const { return options_.machine.stages; }
@@ -142,7 +149,7 @@ class AllPlans {
     return busy_[stage];
   }
 
-  std::vector<std::int64_t> most(const std::vector<int>& recomputed) const {
+  std::vector<std::int64_t> most(const Modules& recomputed) const {
     auto trace = model_.trace;
     trace.recomputed = recomputed;
     const simulate::SimulationOptions options{.microbatches = options_.microbatches,
@@ -156,21 +163,22 @@ class AllPlans {
     return bytes;
   }
 
-  /// Returns the seconds of the forward of a module with what is below it on its stage.
-  double seconds_of(int module) const {
-    double seconds = own_seconds_[module];
+  /// Returns the seconds of the forward of a module with what is below it on its stage, perhaps
+  /// without those of products.
+  double seconds_of(int module, bool without_products) const {
+    double seconds = own_seconds_[module] - (without_products ? own_product_seconds_[module] : 0);
     for (const int child : model_.tree.nodes[module].children) {
-      if (stages_[child] == stages_[module]) seconds += seconds_of(child);
+      if (stages_[child] == stages_[module]) seconds += seconds_of(child, without_products);
     }
     return seconds;
   }
 
   /// True if a module around it on its stage is chosen, and so it is a part of that.
-  bool is_inside(int module, const std::vector<int>& chosen) const {
+  bool is_inside(int module, const Modules& chosen) const {
     const auto& nodes = model_.tree.nodes;
     for (int above = nodes[module].parent; above > 0; above = nodes[above].parent) {
       if (stages_[above] != stages_[module]) return false;
-      if (std::find(chosen.begin(), chosen.end(), above) != chosen.end()) return true;
+      if (simulate::find_module(chosen, above) != nullptr) return true;
     }
     return false;
   }
@@ -183,10 +191,13 @@ class AllPlans {
       const auto without = choices.size();
       for (std::size_t i = 0; i < without; ++i) {
         if (is_inside(module, choices[i].modules)) continue;  // parents come first
-        auto with = choices[i];
-        with.seconds += seconds_of(module);
-        with.modules.push_back(module);
-        choices.push_back(std::move(with));
+        for (const bool keeps_products : {false, true}) {
+          auto with = choices[i];
+          with.seconds += seconds_of(module, keeps_products);
+          with.modules.push_back({module, keeps_products});
+          choices.push_back(std::move(with));
+          if (!has_products_) break;
+        }
       }
     }
     std::stable_sort(choices.begin(), choices.end(),
@@ -196,7 +207,7 @@ class AllPlans {
 
   struct Need {
     std::int64_t bytes = 0;
-    std::vector<int> modules;
+    Modules modules;
   };
 
   /// Returns what a stage needs with each choice, the least first, without gradients that wait.
@@ -214,7 +225,7 @@ class AllPlans {
   /// `least`. Stage by stage the choices that may be better are judged.
   std::int64_t least_of_placement(std::int64_t least) const {
     std::vector<std::vector<Need>> needs;
-    std::vector<std::vector<int>> chosen;
+    std::vector<Modules> chosen;
     std::int64_t fullest = 0;
     for (int stage = 0; stage < stages(); ++stage) {
       needs.push_back(needs_of(stage));
@@ -237,8 +248,8 @@ class AllPlans {
     return least;
   }
 
-  std::int64_t judged(const std::vector<std::vector<int>>& chosen) const {
-    std::vector<int> all;
+  std::int64_t judged(const std::vector<Modules>& chosen) const {
+    Modules all;
     for (const auto& modules : chosen) all.insert(all.end(), modules.begin(), modules.end());
     std::int64_t fullest = 0;
     for (const auto& stage : judge(std::move(all)).memory) {
@@ -247,7 +258,7 @@ class AllPlans {
     return fullest;
   }
 
-  Judgement judge(std::vector<int> chosen) const {
+  Judgement judge(Modules chosen) const {
     std::sort(chosen.begin(), chosen.end());
     auto trace = model_.trace;
     trace.recomputed = std::move(chosen);
@@ -259,7 +270,7 @@ class AllPlans {
 
   /// Of the choices that fit a stage, takes the one that adds least time to it. @return false if
   /// none fits, or only such as take longer than the best step
-  bool choose(int stage, std::vector<int>& chosen) {
+  bool choose(int stage, Modules& chosen) {
     const auto limit = options_.machine.memory[stage];
     if (most({})[stage] <= limit) return true;
     for (const auto& choice : choices_on(stage)) {
@@ -272,7 +283,7 @@ class AllPlans {
   }
 
   void try_choices() {
-    std::vector<int> chosen;
+    Modules chosen;
     for (int stage = 0; stage < stages(); ++stage) {
       if (options_.microbatches * busy(stage) >= best_ || !choose(stage, chosen)) return;
     }
@@ -285,7 +296,9 @@ class AllPlans {
   const RandomModel& model_;
   const PartitionOptions& options_;
   const CostTree costs_;
-  std::vector<double> own_seconds_;  // of the forward, by module
+  std::vector<double> own_seconds_;          // of the forward, by module
+  std::vector<double> own_product_seconds_;  // of these
+  bool has_products_ = false;                // any module
   std::vector<Placement> placements_;
   std::unique_ptr<schedule::Schedule> schedule_;
   double best_ = std::numeric_limits<double>::infinity();

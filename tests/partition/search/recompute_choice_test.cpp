@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "partition/search/all_plans.h"
 #include "partition/search/random_tree.h"
@@ -34,6 +35,20 @@ RandomModel small_model(std::uint64_t seed, int modules) {
   return model;
 }
 
+/// As much as a Transformer's: most of the time, and half of what is kept, is products'.
+RandomModel with_products(RandomModel model) {
+  const auto add = [](simulate::ComputeInterval& own) {
+    own.product_seconds = 0.8 * own.seconds;
+    own.product_bytes = own.activation_bytes / 2;
+    own.saved_product_bytes = own.activation_bytes / 3;
+  };
+  for (auto& call : model.trace.calls) {
+    add(call.before);
+    add(call.after);
+  }
+  return model;
+}
+
 PartitionOptions options_for(const RandomModel& model, int stages = 2) {
   auto options = on_stages(stages);
   options.trace = model.trace;
@@ -53,7 +68,8 @@ double value_of(const RandomModel& model, const PartitionOptions& options,
   std::vector<int> stages;
   for (std::size_t m = 0; m < plan.rows().size(); ++m) {
     stages.push_back(plan.rows()[m].pp_rank);
-    if (plan.rows()[m].recomputed) trace.recomputed.push_back(static_cast<int>(m));
+    const auto& row = plan.rows()[m];
+    if (row.recomputed) trace.recomputed.push_back({static_cast<int>(m), row.keeps_products});
   }
   const auto costs = make_cost_tree(model.tree, trace, model.fixed, {.memory_weight = 0});
   std::vector<int> nodes;
@@ -92,37 +108,49 @@ std::vector<Case> cases(int models, int most_modules, const std::vector<Case>& o
 /// From what everything computed again needs to what nothing does, where there is a choice; 0:
 /// there is none.
 std::int64_t limit_of(AllPlans& all, const PartitionOptions& options, int seed) {
-  const auto least = all.least_memory(options.recomputable, 1);
+  AllPlans::Modules everything;
+  for (const int module : options.recomputable) everything.push_back({module});
+  const auto least = all.least_memory(everything, 1);
   const auto enough = all.least_memory({}, kInFlight);
   if (enough <= least) return 0;
   const double share = 0.1 + 0.2 * (seed % 4);
   return least + static_cast<std::int64_t>(share * static_cast<double>(enough - least));
 }
 
-/// Expects plans within 2 % of the best of all, and that modules are computed again in some.
-void compare_with_all_plans(int stages, const std::vector<Case>& cases) {
+struct Counts {
+  int compared = 0, recomputing = 0, keeping_products = 0;
+};
+
+/// Expects plans within 2 % of the best of all.
+Counts compare_with_all_plans(int stages, const std::vector<Case>& cases, bool products = false) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
-  int recomputing = 0, compared = 0;
+  Counts counts;
   for (const auto& [seed, modules] : cases) {
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << modules << " modules");
-    const auto model = small_model(static_cast<std::uint64_t>(seed), modules);
+    auto model = small_model(static_cast<std::uint64_t>(seed), modules);
+    if (products) model = with_products(std::move(model));
     auto options = options_for(model, stages);
     AllPlans all(model, options);
     const auto limit = limit_of(all, options, seed);
     if (limit == 0) continue;
     options.machine.memory.assign(stages, limit);
-    ++compared;
+    ++counts.compared;
     try {
       const auto plan = make_plan(model.tree, options);
       const double own = value_of(model, options, plan);
       EXPECT_LE(own, 1.02 * all.best(own / 1.02) * (1 + 1e-12));
-      recomputing += std::any_of(plan.rows().begin(), plan.rows().end(),
-                                 [](const auto& row) { return row.recomputed; });
+      const auto any = [&](bool PartitionPlan::Row::*marked) {
+        return std::any_of(plan.rows().begin(), plan.rows().end(),
+                           [&](const auto& row) { return row.*marked; });
+      };
+      counts.recomputing += any(&PartitionPlan::Row::recomputed);
+      counts.keeping_products += any(&PartitionPlan::Row::keeps_products);
     } catch (const ResourceError& error) {
       EXPECT_EQ(all.best(kNever), kNever) << error.what();
     }
   }
-  EXPECT_GT(recomputing, compared / 4);
+  EXPECT_GT(counts.recomputing, counts.compared / 4);
+  return counts;
 }
 
 /// Those that are named had plans that took up to 17 % longer once, or of which the search liked
@@ -136,6 +164,11 @@ TEST(RecomputeChoice, IsAsGoodAsTheBestOfAllPlans) {
 /// tried.
 TEST(RecomputeChoice, IsAsGoodAsTheBestOfAllPlansOnThreeStages) {
   compare_with_all_plans(3, cases(30, 6, {{29, 8}}));
+}
+
+TEST(RecomputeChoice, KeepsProductsWhereThatIsBest) {
+  const auto counts = compare_with_all_plans(2, cases(40, 6, {}), /*products=*/true);
+  EXPECT_GT(counts.keeping_products, counts.compared / 4);
 }
 
 /// Expects that where nothing fits plans lack what the best of all lacks, and little more.

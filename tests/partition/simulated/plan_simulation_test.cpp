@@ -80,7 +80,7 @@ TEST(PlanSimulation, TellsWhatIsLiveOverThePlannedStep) {
   EXPECT_TRUE(kept.held.empty());
   EXPECT_EQ(kept.length, std::llround(simulate_plan(tree, options, plan).seconds * base::kSecond));
   for (std::size_t m = 1; m < tree.nodes.size(); ++m) {
-    step.trace.recomputed.push_back(static_cast<int>(m));
+    step.trace.recomputed.push_back({static_cast<int>(m)});
   }
   const auto again = simulate_memory(plan, step);
   EXPECT_EQ(again.held, kept.live);

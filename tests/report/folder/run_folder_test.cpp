@@ -157,7 +157,7 @@ TEST_F(RunFolder, ShowsTheMemoryOverThePlannedStep) {
   partitioning::PlannedStep step;
   step.trace = example.trace;
   step.trace.calls[1].after = {0.5, 1 << 20};
-  step.trace.recomputed = {example.trace.calls[1].module};
+  step.trace.recomputed = {{example.trace.calls[1].module}};
   step.machine = example.machine;
   step.machine.stages = 3;
   StepTimeline simulated;
