@@ -64,22 +64,22 @@ void add_metrics(RunFacts& facts, const std::string& metrics) {
   }
 }
 
-std::vector<double> finite_numbers(const RunFacts& facts, const std::string& name) {
+std::optional<double> median_of(const RunFacts& facts, const std::string& name) {
+  const auto* const all = find_column(facts, name);
+  if (all == nullptr || all->empty()) return std::nullopt;
   std::vector<double> values;
-  if (const auto* const all = find_column(facts, name)) {
-    std::copy_if(all->begin(), all->end(), std::back_inserter(values),
-                 [](double value) { return std::isfinite(value); });
-  }
-  return values;
+  std::copy_if(all->size() > 1 ? all->begin() + 1 : all->begin(), all->end(),
+               std::back_inserter(values), [](double value) { return std::isfinite(value); });
+  if (values.empty()) return std::nullopt;
+  std::sort(values.begin(), values.end());
+  const auto half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-std::optional<double> median_of(const RunFacts& facts, const std::string& name) {
-  auto values = finite_numbers(facts, name);
-  if (values.size() > 1) values.erase(values.begin());
-  if (values.empty()) return std::nullopt;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+std::optional<double> first_of(const RunFacts& facts, const std::string& name) {
+  const auto* const all = find_column(facts, name);
+  if (all == nullptr || all->empty()) return std::nullopt;
+  return all->front();
 }
 
 std::optional<double> last_of(const RunFacts& facts, const std::string& name) {

@@ -34,12 +34,12 @@ RunFacts read_facts(const std::string& folder);
 /// over.
 void add_metrics(RunFacts& facts, const std::string& metrics);
 
-/// Returns the finite numbers of that name.
-std::vector<double> finite_numbers(const RunFacts& facts, const std::string& name);
-
 /// Returns the median of the finite numbers of that name over all steps but the first, which begins
 /// cold; if that is the only one, its number. Nothing if there is none.
 std::optional<double> median_of(const RunFacts& facts, const std::string& name);
+
+/// Returns the number of that name in the first step that has one; it may be no finite one.
+std::optional<double> first_of(const RunFacts& facts, const std::string& name);
 
 /// Returns the number of that name in the last step that has one; it may be no finite one.
 std::optional<double> last_of(const RunFacts& facts, const std::string& name);

@@ -38,11 +38,11 @@ std::string head(const RunFacts& facts) {
 }
 
 std::string losses_text(const RunFacts& facts) {
-  const auto losses = finite_numbers(facts, "loss");
-  if (losses.empty()) return {};
-  if (losses.size() == 1) return fmt::format("loss {:.4g}\n", losses.front());
-  return fmt::format("loss {:.4g} in the first step, {:.4g} in the last\n", losses.front(),
-                     losses.back());
+  const auto first = first_of(facts, "loss");
+  if (!first) return {};
+  if (facts.steps == 1) return fmt::format("loss {:.4g}\n", *first);
+  return fmt::format("loss {:.4g} in the first step, {:.4g} in the last\n", *first,
+                     *last_of(facts, "loss"));
 }
 
 std::string steps_table(const RunFacts& facts, int width) {

@@ -47,6 +47,28 @@ lend each other counts where it was made.
 )");
 }
 
+TEST(RunSummary, TellsThatTheLossIsNoNumberAnyMore) {
+  RunFacts facts;
+  facts.name = "t5";
+  add_metrics(facts, R"({"step":1,"loss":4}
+{"step":2,"loss":3}
+{"step":3,"loss":"nan"})");
+  EXPECT_THAT(run_summary(facts), HasSubstr("loss 4 in the first step, nan in the last\n"));
+  facts.numbers.clear();
+  add_metrics(facts, R"({"step":1,"loss":"inf"}
+{"step":2,"loss":3})");
+  EXPECT_THAT(run_summary(facts), HasSubstr("loss inf in the first step, 3 in the last\n"));
+}
+
+TEST(RunSummary, TakesTheMiddleOfAllStepsButTheFirst) {
+  RunFacts facts;
+  add_metrics(facts, R"({"step":1,"bubble":0.9,"tokens_per_second":"nan"}
+{"step":2,"bubble":0.2,"tokens_per_second":10}
+{"step":3,"bubble":0.4,"tokens_per_second":30})");
+  EXPECT_DOUBLE_EQ(*median_of(facts, "bubble"), 0.3);
+  EXPECT_EQ(median_of(facts, "tokens_per_second"), 20) << "the first step is the one left out";
+}
+
 TEST(RunSummary, TellsNoTimesOfAPlanWhoseModulesWereCounted) {
   auto facts = small_run();
   auto summary = *facts.plan->summary();
