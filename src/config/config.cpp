@@ -98,6 +98,13 @@ class ConfigResolver {
                            : setting.value;
   }
 
+  /// Returns `value` as a field of that key holds it (1 of a switch is true); as it is if it is
+  /// none for the key.
+  static Json held(const ConfigKey& key, const Json& value) {
+    Config config;
+    return key.store(config, value) ? key.load(config) : value;
+  }
+
   /// What a plan file says of its run counts where the file is named: it overrules what weaker
   /// sources give, and the others must say the same.
   void apply_plan() {
@@ -141,7 +148,7 @@ class ConfigResolver {
     const bool of_one_process = name == "transport" && own != nullptr && own->value == "local";
     if (of_one_process) return;  // run_local says so, whoever says otherwise
     if (own != nullptr && own->source >= plan.source) {
-      if (typed(*own, key.type) != value) {
+      if (held(key, typed(*own, key.type)) != held(key, value)) {
         problem(named(*own), " contradicts ", name, " = ", excerpt(json_text(value)),
                 " of the run in ", named(plan), "; leave one out (in the file: \"", name,
                 "\" of \"", kRunMember, "\")");

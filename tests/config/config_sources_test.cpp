@@ -42,6 +42,17 @@ TEST_F(PlanWithRun, StandsForItsSettings) {
   EXPECT_THAT(config.warnings(), IsEmpty());
 }
 
+TEST_F(PlanWithRun, AgreesWithASwitchThatIsWrittenAsANumber) {
+  with_plan(R"("lend_tensors": false, "master_weights": 1)");
+  const auto with_switches = [&](const char* switches) {
+    return with_launcher(concat("{", switches, R"(, "plan_file": ")", path_, "\"}"), 4);
+  };
+  const auto agreeing = with_switches(R"("lend_tensors": 0, "master_weights": true)");
+  EXPECT_FALSE(resolve_config(agreeing).values().lend_tensors);
+  EXPECT_THAT(refusal_of(with_switches(R"("lend_tensors": 1)")),
+              HasSubstr("contradicts lend_tensors = false"));
+}
+
 TEST_F(PlanWithRun, OverrulesSourcesThatAreWeakerThanTheOneThatNamesIt) {
   auto input = with_plan(R"("microbatches": 6, "pipeline": "interleaved", "seed": 0)");
   input.code.microbatches = 2;
