@@ -80,8 +80,6 @@ std::vector<ConfigKey> pipeline_keys() {
   const Rule<std::string> placement{
       "\"cluster\", \"spread\" or a permutation of D, P and T",
       [](const std::string& value) { return !placement_letters(value).empty(); }};
-  const Rule<double> size{"a number above 0",
-                          [](double value) { return std::isfinite(value) && value > 0; }};
   const Rule<std::string> schedule{
       "\"interleaved\", \"simple\", \"1f1b\", \"1f1b+N\", \"zero_bubble\", \"zero_bubble+N\" or "
       "\"file:PATH\"",
@@ -99,7 +97,8 @@ std::vector<ConfigKey> pipeline_keys() {
       SMP_KEY(ddp, any_boolean(),
               "whether ranks beyond pipeline_parallel_degree train replicas of the model "
               "(docs/data_parallelism.md)"),
-      SMP_KEY(bucket_cap_mb, size, "gradients that replicas add up at once", {.unit = "MiB"}),
+      SMP_KEY(bucket_cap_mb, between(1e-6, 1e9), "gradients that replicas add up at once",
+              {.unit = "MiB"}),
       SMP_KEY(overlapping_allreduce, any_boolean(),
               "whether replicas add up gradients while the last microbatch's backward still "
               "runs (docs/data_parallelism.md)"),
@@ -153,10 +152,6 @@ std::vector<ConfigKey> pipeline_keys() {
 
 /// Which stage runs which module.
 std::vector<ConfigKey> plan_keys() {
-  const Rule<double> share{"a number from 0 to 1",
-                           [](double value) { return value >= 0 && value <= 1; }};
-  const Rule<double> size{"a number above 0",
-                          [](double value) { return std::isfinite(value) && value > 0; }};
   return {
       SMP_KEY(auto_partition, any_boolean(),
               "split modules that are not placed by hand automatically"),
@@ -187,7 +182,7 @@ std::vector<ConfigKey> plan_keys() {
           {.alias = "partition_file"}),
       SMP_KEY(partition_strategy, one_of({"best", "tree", "contiguous", "search"}),
               "how the split is found; best is the fastest of the others in simulation"),
-      SMP_KEY(memory_weight, share,
+      SMP_KEY(memory_weight, between(0.0, 1.0),
               "weight of memory against computation: in a module's cost with partition_strategy "
               "tree or contiguous, else where a stage is nearly full (docs/partitioning.md)"),
       SMP_KEY(skip_tracing, any_boolean(),
@@ -207,7 +202,8 @@ std::vector<ConfigKey> plan_keys() {
       SMP_KEY(network_ports, between(1, kMostStages),
               "network adapters of a node, dealt to its stages in turn; messages of one adapter "
               "queue"),
-      SMP_KEY(network_gbit, size, "bandwidth of each adapter, one way", {.unit = "Gbit/s"}),
+      SMP_KEY(network_gbit, between(1e-6, 1e6), "bandwidth of each adapter, one way",
+              {.unit = "Gbit/s"}),
       SMP_KEY(stage_speeds, each_between(1e-6, 1e6, "stage"), "relative speed of each stage",
               {.unset = "all 1"}),
       SMP_KEY(stage_memory, each_between(1e-6, 1e9, "stage"),

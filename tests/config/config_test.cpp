@@ -188,6 +188,8 @@ TEST(Config, RefusesWhatNoMachineCanDo) {
   EXPECT_THAT(refusal_of(with_flag("abort_seconds", "1e300")), HasSubstr("from 0 to 1e+09"));
   EXPECT_THAT(refusal_of(with_flag("stage_speeds", "1e-300")), HasSubstr("from 1e-06 to 1e+06"));
   EXPECT_THAT(refusal_of(with_flag("stage_memory", "inf")), HasSubstr("from 1e-06 to 1e+09"));
+  EXPECT_THAT(refusal_of(with_flag("network_gbit", "1e-12")), HasSubstr("from 1e-06 to 1e+06"));
+  EXPECT_THAT(refusal_of(with_flag("bucket_cap_mb", "1e15")), HasSubstr("from 1e-06 to 1e+09"));
 }
 
 TEST(Config, RefusesDamagedJsonWithItsPlace) {
