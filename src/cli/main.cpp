@@ -233,8 +233,7 @@ void add_sweep(CLI::App& app, Call& call) {
       ->delimiter(',')
       ->check(CLI::Range(1, smp::base::kMostStages));
   verb->add_option("--timeout", wanted.most_seconds, "After which a run is ended, in seconds")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->capture_default_str();
   verb->add_option("--out", wanted.folder,
                    "New folder for runs, logs and tables (default: sweeps/PROGRAM-time)");
   verb->add_option("--csv", wanted.csv, "File for the table, beside that in the folder");

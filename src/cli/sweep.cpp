@@ -80,7 +80,7 @@ std::string new_folder(const ProgramToSweep& program) try {
 }
 
 std::string failure_of(const EndedJob& ended, const std::string& log, double most_seconds) {
-  if (ended.timed_out) return fmt::format("not done after {:.0f} s (--timeout)", most_seconds);
+  if (ended.timed_out) return fmt::format("not done after {:g} s (--timeout)", most_seconds);
   if (ended.status == 0) return {};
   const auto reason = first_reason(base::read_file(log));
   return reason.empty() ? fmt::format("exit status {}", ended.status) : reason;
@@ -198,6 +198,9 @@ int sweep(const ProgramToSweep& program) {
   SMP_REQUIRE(!program.ranks.empty(), "sweep needs --ranks N");
   SMP_REQUIRE(!program.settings.empty() || program.ranks.size() > 1,
               "sweep needs something to vary, such as --smp.microbatches 2,4,8");
+  constexpr double kLongest = 1e9;  // whose nanoseconds fit a clock
+  SMP_REQUIRE(program.most_seconds > 0 && program.most_seconds <= kLongest, "--timeout is ",
+              program.most_seconds, ", must be above 0 and at most ", kLongest, " seconds");
   return SweepOfRuns(program).run();
 }
 
