@@ -79,6 +79,12 @@ if(NOT log MATCHES "before" OR NOT log MATCHES "too hot")
   message(SEND_ERROR "its log holds\n${log}")
 endif()
 
+# Nothing is lost where the ends of children are ignored and there is no standard input, as under some supervisors.
+execute_process(COMMAND sh -c "exec env --ignore-signal=CHLD \"$0\" \"$@\" <&-" ${SMP} sweep --ranks 1 --smp.seed 1,2
+  --out unheard -- sh -c "echo 'too cold' && exit 3"
+  WORKING_DIRECTORY ${WORK} OUTPUT_VARIABLE output ERROR_VARIABLE error RESULT_VARIABLE status)
+expect(1 "1 +- .*failed: too cold\n2 +- ")
+
 # A job that does not end is ended, with its ranks.
 string(TIMESTAMP start "%s")
 sweep(--ranks 2 --smp.seed 1,2 --timeout 1 --out late -- sleep 613.25)

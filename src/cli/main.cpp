@@ -2,6 +2,7 @@
 // no training program.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -339,6 +340,8 @@ void require_known_command(const CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Who started this may ignore it, and then no child can be asked how it ended.
+  std::signal(SIGCHLD, SIG_DFL);
   CLI::App app{"Questions about smp runs, plans and settings."};
   app.name("smp");
   app.footer(

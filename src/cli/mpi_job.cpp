@@ -67,9 +67,9 @@ std::vector<std::string> call_of(const MpiJob& job) {
   if (::getppid() != parent) ::_exit(1);  // it ended before it could tell
   for (const auto& [name, value] : job.environment) ::setenv(name.c_str(), value.c_str(), 1);
   const int nothing = ::open("/dev/null", O_RDONLY);
-  ::dup2(nothing, STDIN_FILENO);
-  ::dup2(log, STDOUT_FILENO);
+  ::dup2(log, STDOUT_FILENO);  // first: it is number 0 if there was no standard input
   ::dup2(log, STDERR_FILENO);
+  ::dup2(nothing, STDIN_FILENO);
   std::vector<char*> arguments;
   for (auto& word : call) arguments.push_back(word.data());
   arguments.push_back(nullptr);
