@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "config/config_keys.h"
 #include "nemo/sections.h"
 
 namespace smp::nemo {
@@ -21,7 +22,7 @@ class JobSection {
     batch();
     precision();
     recomputation();
-    if (const auto seed = keys_.find<std::int64_t>({"model.seed", "seed"})) {
+    if (const auto seed = keys_.find<std::uint64_t>({"model.seed", "seed"})) {
       into_.settings["seed"] = seed->value;
       into_.recipe["seed"] = seed->value;
     }
@@ -49,10 +50,8 @@ class JobSection {
   }
 
   std::int64_t size(std::initializer_list<const char*> names) {
-    const auto found = keys_.find<std::int64_t>(names);
-    if (!found) return 1;
-    SMP_REQUIRE(found->value >= 1, keys_.name(), ": ", found->text(), ", expected 1 or more");
-    return found->value;
+    const auto found = keys_.find_count(names, 1, base::kMostStages);
+    return found ? found->value : 1;
   }
 
   void sequence() {
@@ -83,7 +82,7 @@ class JobSection {
   }
 
   void count_ranks() {
-    const auto nodes = keys_.value_or<std::int64_t>({"trainer.num_nodes"}, 1);
+    const auto nodes = size({"trainer.num_nodes"});
     const auto devices = keys_.find<Json>({"trainer.devices"});
     if (!devices) return;
     std::int64_t each = -1;
@@ -93,6 +92,8 @@ class JobSection {
       lose(devices->text(), ": the number of ranks is that of mpirun -n");
       return;
     }
+    SMP_REQUIRE(each <= base::kMostStages, keys_.name(), ": ", devices->text(), ", expected 1 to ",
+                base::kMostStages);
     into_.ranks = each * nodes;
     SMP_REQUIRE(*into_.ranks % (tp_ * pp_) == 0, keys_.name(), ": ", *into_.ranks, " ranks (", each,
                 " devices on each of ", nodes, " nodes) are no multiple of ", pp_, " stages x ",
@@ -101,8 +102,8 @@ class JobSection {
   }
 
   void batch() {
-    const auto rows = keys_.find<std::int64_t>({"model.global_batch_size", "global_batch_size"});
-    const auto each = keys_.find<std::int64_t>({"model.micro_batch_size", "micro_batch_size"});
+    const auto rows = keys_.find_count({"model.global_batch_size", "global_batch_size"});
+    const auto each = keys_.find_count({"model.micro_batch_size", "micro_batch_size"});
     if (rows) into_.recipe["rows"] = rows->value;
     if (each) into_.recipe["micro-rows"] = each->value;
     const auto accumulated = keys_.find<std::int64_t>({"trainer.accumulate_grad_batches"});
@@ -111,9 +112,8 @@ class JobSection {
     }
     if (!rows || !each || replicas_ == 0) return;
     const auto of_step = each->value * replicas_;
-    SMP_REQUIRE(each->value > 0 && rows->value > 0 && rows->value % of_step == 0, keys_.name(),
-                ": ", rows->text(), " is no multiple of ", each->text(), " x ", replicas_,
-                " replicas");
+    SMP_REQUIRE(rows->value % of_step == 0, keys_.name(), ": ", rows->text(), " is no multiple of ",
+                each->text(), " x ", replicas_, " replicas");
     into_.settings["microbatches"] = rows->value / of_step;
   }
 

@@ -60,11 +60,12 @@ class ModelSection {
     const auto found = find<T>(key);
     return found ? found->value : other;
   }
+  std::optional<NemoKeys::Found<std::int64_t>> count(const char* key) {
+    return keys_.find_count({in_nemo(key).c_str(), in_megatron(key).c_str(), key});
+  }
   std::optional<std::int64_t> size(const char* key) {
-    const auto found = find<std::int64_t>(key);
-    if (!found) return std::nullopt;
-    SMP_REQUIRE(found->value > 0, keys_.name(), ": ", found->text(), ", expected 1 or more");
-    return found->value;
+    const auto found = count(key);
+    return found ? std::optional(found->value) : std::nullopt;
   }
 
   void read_kind() {
@@ -131,9 +132,9 @@ class ModelSection {
                   {"n_positions", positions()},
                   {"layer_norm_epsilon", value_or<double>("layernorm_epsilon", 1e-5)},
                   {"activation_function", by_tanh ? "gelu_new" : "gelu"}};
-    const auto groups = find<std::int64_t>("num_query_groups");
+    const auto groups = count("num_query_groups");
     if (groups && groups->value != heads) lose(groups->text(), ": a GPT-2 has as many as heads");
-    const auto head = find<std::int64_t>("kv_channels");
+    const auto head = count("kv_channels");
     if (head && head->value * heads != width) {
       lose(head->text(), ": heads of a GPT-2 are of hidden_size / num_attention_heads");
     }
@@ -152,8 +153,8 @@ class ModelSection {
   }
 
   void vocabulary() {
-    const auto all = keys_.find<std::int64_t>({"model.override_vocab_size", "vocab_size",
-                                               "model.tokenizer.vocab_size", "padded_vocab_size"});
+    const auto all = keys_.find_count({"model.override_vocab_size", "vocab_size",
+                                       "model.tokenizer.vocab_size", "padded_vocab_size"});
     if (all) {
       into_.model["vocab_size"] = all->value;
     } else {

@@ -1,6 +1,7 @@
 // nemo/nemo_keys.cpp: see the header.
 #include "nemo/nemo_keys.h"
 
+#include <cmath>
 #include <utility>
 
 #include "base/text/excerpt.h"
@@ -41,10 +42,20 @@ std::optional<NemoKeys::Found<Json>> NemoKeys::find_json(std::initializer_list<c
       unknown_.push_back(base::concat(name, " = ", base::excerpt(base::json_text(value->second))));
       continue;
     }
+    SMP_REQUIRE(!value->second.is_number() || std::isfinite(value->second.get<double>()), name_,
+                ": ", name, " is infinite or .nan, expected a finite number");
     SMP_REQUIRE(!found || found->value == value->second, name_, ": ", found->text(), " and ", name,
                 " = ", base::json_text(value->second), " mean the same; keep one");
     found = Found<Json>{name, value->second};
   }
+  return found;
+}
+
+std::optional<NemoKeys::Found<std::int64_t>> NemoKeys::find_count(
+    std::initializer_list<const char*> names, std::int64_t least, std::int64_t most) {
+  auto found = find<std::int64_t>(names);
+  SMP_REQUIRE(!found || (found->value >= least && found->value <= most), name_, ": ", found->text(),
+              ", expected ", least, " to ", most);
   return found;
 }
 

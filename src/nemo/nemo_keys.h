@@ -1,6 +1,7 @@
 // nemo/nemo_keys.h: the values of a configuration, and which of them nobody has asked for.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <map>
 #include <optional>
@@ -34,7 +35,7 @@ class NemoKeys {
 
   /// Returns the value that is there under one of `names`, which all mean the same; it is used
   /// then. Nothing where all are missing or null, and where it cannot be known: such are lost.
-  /// @throws UsageError  it is no T; the message says what it is
+  /// @throws UsageError  it is no T, or no finite number; the message says what it is
   template <class T>
   std::optional<Found<T>> find(std::initializer_list<const char*> names) {
     auto found = find_json(names);
@@ -47,6 +48,10 @@ class NemoKeys {
       return Found<T>{found->key, *std::move(value)};
     }
   }
+  /// Returns such a whole number. @throws UsageError  it is not from `least` to `most`
+  std::optional<Found<std::int64_t>> find_count(std::initializer_list<const char*> names,
+                                                std::int64_t least = 1,
+                                                std::int64_t most = 2'147'483'647);
   template <class T>
   T value_or(std::initializer_list<const char*> names, T other) {
     const auto found = find<T>(names);

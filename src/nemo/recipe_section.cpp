@@ -100,16 +100,15 @@ class RecipeSection {
 
   void schedule() {
     const auto name = keys_.find<std::string>({"model.optim.sched.name", "lr_decay_style"});
-    const auto warmup =
-        keys_.find<std::int64_t>({"model.optim.sched.warmup_steps", "lr_warmup_iters"});
-    const auto constant = keys_.value_or<std::int64_t>({"model.optim.sched.constant_steps"}, 0);
+    const auto warmup = keys_.find_count({"model.optim.sched.warmup_steps", "lr_warmup_iters"}, 0);
+    const auto held = keys_.find_count({"model.optim.sched.constant_steps"}, 0);
     if (warmup) into_.recipe["warmup"] = warmup->value;
     if (name && !set_decay(*name)) return;
     if (!name) return;
-    const auto steps = keys_.find<std::int64_t>({"model.optim.sched.max_steps", "lr_decay_iters"});
+    const auto steps = keys_.find_count({"model.optim.sched.max_steps", "lr_decay_iters"});
     const auto all = steps ? std::optional(steps->value)
                            : base::json_as<std::int64_t>(into_.recipe.value("steps", Json()));
-    const auto rising = warmup ? warmup->value : 0;
+    const auto rising = warmup ? warmup->value : 0, constant = held ? held->value : 0;
     if (all && into_.recipe["decay"] != "constant") {
       SMP_REQUIRE(*all >= rising + constant, keys_.name(), ": ", *all, " steps of ", name->text(),
                   " are fewer than ", rising, " of warm-up and ", constant, " at the end");
@@ -148,8 +147,8 @@ class RecipeSection {
   // ---------------------------------------------------------------------------------------
 
   void text() {
-    const auto rows = keys_.find<std::int64_t>({"model.data.seq_length", "seq_length"});
-    const auto model = keys_.find<std::int64_t>({"model.encoder_seq_length"});
+    const auto rows = keys_.find_count({"model.data.seq_length", "seq_length"});
+    const auto model = keys_.find_count({"model.encoder_seq_length"});
     if (rows || model) into_.recipe["context"] = rows ? rows->value : model->value;
     if (const auto data = keys_.find<Json>({"model.data.data_prefix", "data_path"})) {
       lose(data->text(),

@@ -110,8 +110,9 @@ Json real(const std::string& text) {
   }
   return sign * sexagesimal<double>(digits, [](std::string_view part) {
            double value = 0;
-           std::from_chars(part.data(), part.data() + part.size(), value);
-           return value;
+           const auto read = std::from_chars(part.data(), part.data() + part.size(), value);
+           const bool large = read.ec != std::errc() && part.find('-') == std::string_view::npos;
+           return large ? std::numeric_limits<double>::infinity() : value;
          });
 }
 

@@ -150,6 +150,21 @@ TEST(NemoTranslation, WhatDoesNotFitIsRefused) {
               HasSubstr("model.optim.lr = \"1 e-4\", expected a number"));
   EXPECT_THAT(refused("model: {seed: 1.5}"), HasSubstr("model.seed = 1.5, expected an integer"));
   EXPECT_THAT(refused("model: {seed: 1}\nseed: 2"), HasSubstr("mean the same; keep one"));
+  for (const char* nodes : {"0", "-1", "1000000000000"}) {
+    EXPECT_THAT(refused(base::concat("trainer: {devices: 2, num_nodes: ", nodes, "}")),
+                HasSubstr(base::concat("num_nodes = ", nodes, ", expected 1 to 65536")));
+  }
+  EXPECT_THAT(refused("trainer: {devices: 2}\nmodel: {tensor_model_parallel_size: 4294967296, "
+                      "pipeline_model_parallel_size: 4294967296}"),
+              HasSubstr("tensor_model_parallel_size = 4294967296, expected 1 to 65536"));
+  EXPECT_THAT(refused("trainer: {devices: 5000000000}"), HasSubstr("expected 1 to 65536"));
+  EXPECT_THAT(refused("model: {global_batch_size: 0}"), HasSubstr("= 0, expected 1 to"));
+  EXPECT_THAT(refused("model: {seed: -3}"), HasSubstr("-3, expected an integer from 0 to"));
+  EXPECT_THAT(refused("model: {optim: {sched: {name: cosine, warmup_steps: -2}}}"),
+              HasSubstr("warmup_steps = -2, expected 0 to"));
+  EXPECT_THAT(refused("model: {optim: {lr: .nan}}"), HasSubstr("model.optim.lr is infinite or"));
+  EXPECT_THAT(refused("model: {optim: {lr: 1e999}}"), HasSubstr("model.optim.lr is infinite or"));
+  EXPECT_THAT(refused("trainer: {gradient_clip_val: -.inf}"), HasSubstr("expected a finite"));
   EXPECT_THAT(refused("[1, 2]"), HasSubstr("expected a map of keys, found [1,2]"));
   EXPECT_THAT(translated("model: {seed: '?\?\?', num_layers: '${x}'}").lost,
               Contains(StartsWith("model.seed = \"?\?\?\": known to the program of NeMo only")));
