@@ -49,6 +49,25 @@ struct DistributedGroupedQueryAttentionImpl::Parts {
     return (norm ? norm->of_own_rows(split) : split).transpose(1, 2);
   }
 
+  /// Turns queries and keys of all ranks' samples as each rank's batch by itself would be: dynamic
+  /// frequencies go by the longest position of a batch.
+  std::tuple<at::Tensor, at::Tensor> turned(const at::Tensor& query, const at::Tensor& key,
+                                            const at::Tensor& positions) {
+    const auto& group = tp::TensorParallel::current();
+    const bool apart = rotary.options.scaling() == RotaryScaling::kDynamic && positions.defined() &&
+                       positions.size(0) == query.size(0) && !group.same_batch();
+    if (!apart) return rotary.forward(query, key, positions);
+    const auto of_ranks = [&](const at::Tensor& all) { return all.tensor_split(group.size()); };
+    const auto queries = of_ranks(query), keys = of_ranks(key), places = of_ranks(positions);
+    std::vector<at::Tensor> turned_queries, turned_keys;
+    for (std::size_t i = 0; i < queries.size(); ++i) {
+      const auto [of_queries, of_keys] = rotary.forward(queries[i], keys[i], places[i]);
+      turned_queries.push_back(of_queries);
+      turned_keys.push_back(of_keys);
+    }
+    return {at::cat(turned_queries), at::cat(turned_keys)};
+  }
+
   const tp::Layout layout;
   const tp::HeadShare heads;
   RotaryEmbeddingImpl rotary;
@@ -155,8 +174,8 @@ at::Tensor DistributedGroupedQueryAttentionImpl::attend(const std::vector<at::Te
   const auto size = options.rotary().head_dim(), real = own.heads.real_heads();
   const auto padding = channels[0].size(-1) - real * size;
   const auto real_channels = channels[0].narrow(-1, 0, real * size);
-  const auto turned = own.rotary.forward(own.heads_of(real_channels, own.query_norm),
-                                         own.heads_of(channels[1], own.key_norm), positions);
+  const auto turned = own.turned(own.heads_of(real_channels, own.query_norm),
+                                 own.heads_of(channels[1], own.key_norm), positions);
   // A view would keep the queries and keys beside which they were made.
   const auto values = own.heads_of(channels[2], own.none).contiguous();
   const auto mask = causal_mask_for(channels[0], tokens, options.window());

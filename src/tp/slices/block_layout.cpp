@@ -38,8 +38,14 @@ void require_rows(Layout layout, const at::Tensor& x, std::int64_t width, bool s
 }
 
 at::Tensor rows_of_all(const at::Tensor& of_rows, std::int64_t batch) {
-  const bool differs = of_rows.defined() && of_rows.dim() == 2 && of_rows.size(0) == batch;
-  return differs ? whole_batch_for_tp(of_rows) : of_rows;
+  const auto& group = TensorParallel::current();
+  if (!of_rows.defined() || of_rows.dim() > 2 || group.same_batch() || group.size() == 1) {
+    return of_rows;
+  }
+  const auto rows = of_rows.dim() == 1 ? of_rows.unsqueeze(0) : of_rows;
+  if (rows.size(0) == batch) return whole_batch_for_tp(rows);
+  // What all rows of a batch share need not be that of another rank's.
+  return rows.size(0) == 1 ? whole_batch_for_tp(rows).repeat_interleave(batch, 0) : of_rows;
 }
 
 }  // namespace smp::tp

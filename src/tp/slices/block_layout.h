@@ -23,8 +23,9 @@ std::string obstacle_of_block(std::int64_t width, int ranks);
 void require_rows(Layout layout, const at::Tensor& x, std::int64_t width, bool sliced,
                   std::int64_t dims, const char* layer);
 
-/// Returns what the ranks of a group have for each row of their batches of `batch` rows: [B, S] ->
-/// [T·B, S]; itself if it is undefined, or the same for all rows.
+/// Returns what the ranks of a group have for each row of their batches of `batch` rows: [B, S], or
+/// [1, S] or [S] for all rows of a batch, -> [T·B, S]; itself if it is undefined, or all ranks have
+/// one batch.
 at::Tensor rows_of_all(const at::Tensor& of_rows, std::int64_t batch);
 
 }  // namespace smp::tp

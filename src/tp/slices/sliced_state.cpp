@@ -23,9 +23,12 @@ TransformerState sliced(const TransformerState& own) {
 at::Tensor own_samples(const at::Tensor& slices) { return batch_of_slices_for_tp(slices, -1); }
 
 at::Tensor mask_of_all(const at::Tensor& mask, std::int64_t batch) {
+  const auto& group = TensorParallel::current();
   if (!mask.defined()) return mask;
-  const bool differs = mask.size(0) == batch;
-  return differs || TensorParallel::current().same_batch() ? whole_batch_for_tp(mask) : mask;
+  if (group.same_batch()) return whole_batch_for_tp(mask);
+  if (mask.dim() < 4 || group.size() == 1) return mask;  // samples have no axis
+  const auto all = whole_batch_for_tp(mask);
+  return mask.size(0) == batch ? all : all.repeat_interleave(batch, 0);
 }
 
 }  // namespace smp::tp

@@ -15,7 +15,8 @@ TransformerState sliced(const TransformerState& own);
 /// Returns the hidden state of one's own samples: [T·B, S, H/T] -> [B, S, H]. It takes an
 /// all-to-all; of a prescaled batch, whose samples are returned all, an all-gather.
 at::Tensor own_samples(const at::Tensor& slices);
-/// Returns the mask of the samples of all ranks; `mask` itself if it is the same for all samples.
+/// Returns the mask of the samples of all ranks, of [B, ..], or of [1, ..] for all samples of a
+/// rank; `mask` itself if it has fewer than four dimensions, and so none of samples.
 /// @param batch  the number of samples of this rank
 at::Tensor mask_of_all(const at::Tensor& mask, std::int64_t batch);
 

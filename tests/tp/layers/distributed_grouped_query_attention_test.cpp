@@ -23,22 +23,30 @@ GroupedQueryAttentionOptions options_of(std::int64_t heads, std::int64_t keys) {
       .rotary(nn::RotaryEmbeddingOptions(kHead).rope_theta(50));
 }
 
-/// Positions and padding that differ by row, made of the input.
+enum class Places { kNone, kOfRows, kOfBatches, kOfBatchesAlone };
+
+/// Positions and padding that differ by row, or by batch, made of the input.
 template <class Layer>
 struct BoundImpl : torch::nn::Module {
-  BoundImpl(Layer of, bool places) : layer(register_module("layer", of)), with_places(places) {}
+  BoundImpl(Layer of, Places of_what) : layer(register_module("layer", of)), places(of_what) {}
   at::Tensor forward(const at::Tensor& x) {
-    if (!with_places) return layer->forward(x, at::Tensor(), at::Tensor());
-    const auto shift = (x.detach().select(-1, 0).select(-1, 0) * 10).abs().to(at::kLong);
-    const auto present = x.detach().select(-1, 1) > -0.5;
-    return layer->forward(x, shift.unsqueeze(-1) + at::arange(kLength, at::kLong), present);
+    const auto values = x.detach();
+    if (places == Places::kNone) return layer->forward(x, at::Tensor(), at::Tensor());
+    const auto present = values.select(-1, 1) > -0.5;
+    if (places == Places::kOfRows) {
+      const auto shift = (values.select(-1, 0).select(-1, 0) * 10).abs().to(at::kLong);
+      return layer->forward(x, shift.unsqueeze(-1) + at::arange(kLength, at::kLong), present);
+    }
+    const auto jumps = (values[0].select(-1, 0) * 10).abs().to(at::kLong);
+    const bool alone = places == Places::kOfBatchesAlone;
+    return layer->forward(x, alone ? jumps : jumps.unsqueeze(0), present.narrow(0, 0, 1));
   }
   Layer layer;
-  bool with_places;
+  Places places;
 };
 
 void expect_as_plain_attention(int size, const GroupedQueryAttentionOptions& options,
-                               const char* layout, bool places = false) {
+                               const char* layout, Places places = Places::kNone) {
   SCOPED_TRACE(testing::Message() << options.heads() << " heads, " << options.kv_heads()
                                   << " of keys, " << size << " ranks, " << layout);
   expect_as_plain(
@@ -73,9 +81,32 @@ TEST(DistributedGroupedQueryAttention, HasTheNormsBiasesAndWindowsOfTheWhole) {
         auto some = plain;
         expect_as_plain_attention(size, some.qk_norm_eps(1e-6), layout);
         some = plain;
-        expect_as_plain_attention(size, some.bias(true).output_bias(true), layout, true);
+        expect_as_plain_attention(size, some.bias(true).output_bias(true), layout, Places::kOfRows);
         some = plain;
         expect_as_plain_attention(size, some.window(2), layout);
+      }
+    }
+  }
+}
+
+/// Ranks with samples of their own may have other positions and padding, of one kind for all rows.
+TEST(DistributedGroupedQueryAttention, TakesPlacesThatRowsOfABatchShare) {
+  for (const int size : {1, 2, 4}) {
+    for (const auto* layout : {"speed", "memory"}) {
+      expect_as_plain_attention(size, options_of(4, 2), layout, Places::kOfBatches);
+      expect_as_plain_attention(size, options_of(7, 1), layout, Places::kOfBatchesAlone);
+    }
+  }
+}
+
+/// They go by the longest position of a batch, not of the batches of all ranks.
+TEST(DistributedGroupedQueryAttention, StretchesDynamicPositionsAsEachBatchDoes) {
+  auto options = options_of(4, 2);
+  options.rotary().scaling(nn::RotaryScaling::kDynamic).max_positions(4).factor(3);
+  for (const int size : {1, 2, 4}) {
+    for (const auto* layout : {"speed", "memory"}) {
+      for (const auto places : {Places::kNone, Places::kOfRows, Places::kOfBatchesAlone}) {
+        expect_as_plain_attention(size, options, layout, places);
       }
     }
   }

@@ -87,6 +87,30 @@ TEST(DistributedAttentionLayer, GathersMasksOfSingleSamples) {
   }
 }
 
+/// A mask of all samples of a rank, and another one on each rank.
+template <class Attention>
+struct MaskOfBatchImpl : torch::nn::Module {
+  explicit MaskOfBatchImpl(const AttentionLayerOptions& options)
+      : layer(register_module("layer", Attention(options))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const auto mask = x.detach()[0].select(-1, 0).view({1, 1, 1, x.size(1)});
+    return layer->forward(x, mask, at::Tensor());
+  }
+  Attention layer;
+};
+
+TEST(DistributedAttentionLayer, GathersMasksThatSamplesOfARankShare) {
+  for (const auto* layout : kLayouts) {
+    for (const int size : {1, 2, 4}) {
+      const auto options = options_of(2, layout);
+      expect_as_plain(
+          [&] { return std::make_shared<MaskOfBatchImpl<PlainAttention>>(options); },
+          [&] { return std::make_shared<MaskOfBatchImpl<nn::DistributedAttentionLayer>>(options); },
+          numbers(size, {kBatch, kQueries, kHidden}), 1e-12);
+    }
+  }
+}
+
 /// A mask that is learnt, of the positions of all samples.
 template <class Attention>
 struct LearntMaskImpl : torch::nn::Module {
