@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "base/check.h"
@@ -20,6 +22,16 @@ namespace {
 
 constexpr const char* kMixture = "DistributedMixtureOfExperts";
 constexpr const char* kBiases = "experts with biases are not spread";
+
+/// True if of a projection the weights of some experts are frozen, and those of others are not.
+bool some_are_frozen(const std::vector<GatedMlp>& experts) {
+  const auto frozen = [](const GatedMlp& expert) {
+    const auto of = [](const Linear& projection) { return !projection->weight.requires_grad(); };
+    return std::array{of(expert->gate_proj), of(expert->up_proj), of(expert->down_proj)};
+  };
+  return std::any_of(experts.begin(), experts.end(),
+                     [&](const GatedMlp& expert) { return frozen(expert) != frozen(experts[0]); });
+}
 
 /// The experts of a rank, stacked.
 class OwnExpertsImpl : public DistributedModule {
@@ -53,7 +65,9 @@ class OwnExpertsImpl : public DistributedModule {
                      const Projection& projection) {
     std::vector<at::Tensor> weights;
     for (const auto& expert : all) weights.push_back(projection(expert)->weight.detach());
-    return register_padded_slice(name, at::stack(weights), 0);
+    auto& own = register_padded_slice(name, at::stack(weights), 0);
+    own.requires_grad_(projection(all[0])->weight.requires_grad());
+    return own;
   }
 
   const GateActivation activation_;
@@ -94,6 +108,9 @@ DistributedMixtureOfExpertsImpl::~DistributedMixtureOfExpertsImpl() = default;
 std::string DistributedMixtureOfExpertsImpl::obstacle(const MixtureOfExpertsImpl& original,
                                                       int ranks) {
   if (original.options.expert().bias()) return kBiases;
+  if (some_are_frozen(original.experts)) {
+    return "some of its experts are frozen and some are not, whose weights would be one parameter";
+  }
   if (!original.shared_expert) return {};
   return DistributedGatedMlpImpl::obstacle(*original.shared_expert, ranks);
 }

@@ -10,10 +10,12 @@
 #include <set>
 
 #include "base/check.h"
+#include "module/path_below.h"
 #include "module/replace_contents.h"
 #include "smp/detail/routed.h"
 #include "smp/nn/attention_core.h"
 #include "smp/nn/linear.h"
+#include "smp/nn/rms_norm.h"
 #include "smp/tp/distributed_decoder_layer.h"
 #include "smp/tp/distributed_embedding.h"
 #include "smp/tp/distributed_gated_mlp.h"
@@ -30,9 +32,62 @@ namespace {
 /// Replacement rules by the name that RoutedBase::smp_type_name() gives.
 using Rules = std::map<std::string, ReplacementRule>;
 
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// Returns the tensors that a module itself computes with: its parameters, and what the program has
+/// put in their places (`head->weight = table->weight`), which is registered elsewhere.
+NamedTensors tensors_in(const torch::nn::Module& module) {
+  NamedTensors all;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    const bool known = std::any_of(all.begin(), all.end(),
+                                   [&](const auto& other) { return other.second.is_same(tensor); });
+    if (tensor.defined() && !known) all.emplace_back(name, tensor);
+  };
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) add(item.key(), item.value());
+  if (const auto* const linear = dynamic_cast<const torch::nn::LinearImpl*>(&module)) {
+    add("weight", linear->weight);
+    add("bias", linear->bias);
+  } else if (const auto* const table = dynamic_cast<const torch::nn::EmbeddingImpl*>(&module)) {
+    add("weight", table->weight);
+  } else if (const auto* const norm = dynamic_cast<const torch::nn::LayerNormImpl*>(&module)) {
+    add("weight", norm->weight);
+    add("bias", norm->bias);
+  } else if (const auto* const rms = dynamic_cast<const nn::RMSNormImpl*>(&module)) {
+    add("weight", rms->weight);
+  }
+  return all;
+}
+
+/// Returns that two parameters of `module` are one tensor, which would be cut for each; or an empty
+/// text.
+std::string registered_twice(const torch::nn::Module& module) {
+  std::map<const void*, std::string> names;  // by TensorImpl
+  const auto twice = [&](const std::string& path, const torch::nn::Module& part) {
+    for (const auto& [name, tensor] : tensors_in(part)) {
+      const auto own = path_below(path, name);
+      const auto [first, is_new] = names.emplace(tensor.unsafeGetTensorImpl(), own);
+      if (is_new) continue;
+      return base::concat("its parameters '", first->second, "' and '", own, "' are one tensor");
+    }
+    return std::string();
+  };
+  auto found = twice("", module);
+  for (const auto& part : module.named_modules("", /*include_self=*/false)) {
+    if (found.empty()) found = twice(part.key(), *part.value());
+  }
+  return found;
+}
+
+/// A rule of the library's: its modules cut each parameter by itself.
 template <class Original, class Distributed>
 void add_rule(Rules& rules) {
-  rules.emplace(detail::type_name(typeid(Original)), replacement_rule<Original, Distributed>());
+  ReplacementHooks<Original, Distributed> hooks;
+  hooks.obstacle = [](const Original& original, int ranks) {
+    const auto twice = registered_twice(original);
+    return twice.empty() ? Distributed::obstacle(original, ranks) : twice;
+  };
+  rules.emplace(detail::type_name(typeid(Original)),
+                replacement_rule<Original, Distributed>(hooks));
 }
 
 Rules& rules() {
@@ -66,25 +121,31 @@ class Sharing {
       const auto* const part = item.value().get();
       if (holders_.at(part) > within.at(part)) return "module '" + item.key() + "'";
     }
-    for (const auto& item : module.named_parameters()) {
-      const auto* const tensor = item.value().unsafeGetTensorImpl();
-      if (holders_.at(tensor) > within.at(tensor)) return "parameter '" + item.key() + "'";
+    auto shared = shared_tensor(module, "", within);
+    for (const auto& item : module.named_modules("", /*include_self=*/false)) {
+      if (shared.empty()) shared = shared_tensor(*item.value(), item.key(), within);
     }
-    return {};
+    return shared;
   }
 
  private:
   using Holders = std::map<const void*, std::size_t>;  // by TensorImpl, or module
 
+  std::string shared_tensor(const torch::nn::Module& part, const std::string& path,
+                            const Holders& within) const {
+    for (const auto& [name, tensor] : tensors_in(part)) {
+      const auto* const key = tensor.unsafeGetTensorImpl();
+      if (holders_.at(key) > within.at(key)) return "parameter '" + path_below(path, name) + "'";
+    }
+    return {};
+  }
   static std::set<const torch::nn::Module*> parts_of(const torch::nn::Module& module) {
     std::set<const torch::nn::Module*> parts{&module};
     for (const auto& part : module.modules(/*include_self=*/false)) parts.insert(part.get());
     return parts;
   }
   static void count(const torch::nn::Module& module, Holders& holders) {
-    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-      if (item.value().defined()) ++holders[item.value().unsafeGetTensorImpl()];
-    }
+    for (const auto& item : tensors_in(module)) ++holders[item.second.unsafeGetTensorImpl()];
     for (const auto& child : module.named_children()) ++holders[child.value().get()];
   }
 

@@ -291,6 +291,69 @@ TEST(Replacement, LooksIntoModulesThatWereBuiltDistributed) {
             config_of(2), {1});
 }
 
+struct MixtureImpl : torch::nn::Module {
+  explicit MixtureImpl(int frozen)
+      : experts(register_module("experts", nn::MixtureOfExperts(nn::MixtureOfExpertsOptions(
+                                               nn::GatedMlpOptions(4, 3), 3, 1)))) {
+    for (int i = 0; i < frozen; ++i) freeze(*experts->experts[static_cast<std::size_t>(i)]);
+    set_tensor_parallelism(experts);
+  }
+  static void freeze(const torch::nn::Module& expert) {
+    for (const auto& parameter : expert.parameters()) parameter.requires_grad_(false);
+  }
+  nn::MixtureOfExperts experts;
+};
+
+TEST(Replacement, LeavesFrozenExpertsFrozen) {
+  run_local(2,
+            [] {
+              for (const int frozen : {0, 3}) {
+                MixtureImpl net(frozen);
+                EXPECT_EQ(replace_marked_modules(net).at(0).obstacle, "");
+                const auto parameters = net.named_parameters();
+                EXPECT_TRUE(parameters["experts.gate.weight"].requires_grad());
+                for (const auto* name : {"gate_proj", "up_proj", "down_proj"}) {
+                  EXPECT_EQ(parameters[std::string("experts.experts.") + name].requires_grad(),
+                            frozen == 0)
+                      << name;
+                }
+              }
+              MixtureImpl net(1);
+              EXPECT_THAT(replace_marked_modules(net).at(0).obstacle,
+                          HasSubstr("some of its experts are frozen"));
+            },
+            config_of(2), {1});
+}
+
+/// Keys that are values, too: the one weight of both would be cut twice.
+TEST(Replacement, LeavesModulesAloneThatHaveAParameterTwice) {
+  const auto obstacles = obstacles_of([] {
+    const tensor_parallelism spread;
+    nn::GroupedQueryAttention attention(nn::GroupedQueryAttentionOptions(8, 2));
+    attention->v_proj = attention->replace_module("v_proj", attention->k_proj);
+    return nn::Sequential(attention).ptr();
+  });
+  EXPECT_THAT(obstacles.at("0"),
+              AllOf(HasSubstr("'k_proj.weight' and 'v_proj.weight'"), HasSubstr("are one tensor")));
+}
+
+/// LibTorch registers nothing where a layer is given the weight of another one.
+TEST(Replacement, LeavesModulesAloneThatTookAWeightOfAnother) {
+  const auto obstacles = obstacles_of([] {
+    const tensor_parallelism spread;
+    nn::Embedding table(6, 8);
+    nn::Linear head(nn::LinearOptions(8, 6).bias(false)), other(8, 6);
+    head->weight = table->weight;
+    nn::GatedMlp mlp(nn::GatedMlpOptions(8, 4));
+    mlp->up_proj->weight = mlp->gate_proj->weight;
+    return nn::Sequential(table, head, other, mlp).ptr();
+  });
+  EXPECT_THAT(obstacles.at("0"), HasSubstr("it shares parameter 'weight'"));
+  EXPECT_THAT(obstacles.at("1"), HasSubstr("it shares parameter 'weight'"));
+  EXPECT_EQ(obstacles.at("2"), "");
+  EXPECT_THAT(obstacles.at("3"), HasSubstr("'gate_proj.weight' and 'up_proj.weight'"));
+}
+
 TEST(Replacement, LeavesSizesAloneThatCannotBeDivided) {
   const auto obstacles = obstacles_of([] {
     const tensor_parallelism spread;
