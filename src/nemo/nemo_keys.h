@@ -59,6 +59,11 @@ class NemoKeys {
   }
 
   const std::string& name() const noexcept { return name_; }
+  /// True if there are keys that begin with `prefix`.
+  bool has_below(const std::string& prefix) const {
+    const auto first = values_.lower_bound(prefix);
+    return first != values_.end() && first->first.starts_with(prefix);
+  }
   /// Those that cannot be known here: references to what is not there, and "???".
   const std::vector<std::string>& unknown() const noexcept { return unknown_; }
   /// What nobody has asked for and is not null, as "key = value".

@@ -52,13 +52,26 @@ class RecipeSection {
     const auto sharded = keys_.find<bool>({"use_distributed_optimizer"});
     if (sharded && sharded->value) into_.settings["shard_optimizer_state"] = true;
     flag("lr", {"model.optim.lr", "lr"});
-    flag("clip", {"trainer.gradient_clip_val", "clip_grad"});
+    clip();
     decay();
     moments();
   }
 
+  /// NeMo and Megatron-LM do not clip to 0 or less, and NeMo to nothing; the recipe clips to 1
+  /// then.
+  void clip() {
+    constexpr double kNever = 1e30;
+    flag("clip", {"trainer.gradient_clip_val", "clip_grad"});
+    const auto found = into_.recipe.find("clip");
+    const bool clips = found != into_.recipe.end() ? *found > 0 : !keys_.has_below("trainer.");
+    if (!clips) into_.recipe["clip"] = kNever;
+  }
+
   void decay() {
     flag("weight-decay", {"model.optim.weight_decay", "weight_decay"});
+    if (!into_.recipe.contains("weight-decay") && keys_.has_below("model.optim.")) {
+      into_.recipe["weight-decay"] = 0;  // the default of NeMo's optimizers; the recipe's is 0.1
+    }
     const bool all = keys_.value_or<bool>({"model.do_layer_norm_weight_decay"}, false);
     if (all || into_.recipe.value("weight-decay", 0.0) == 0.0) return;
     lose(

@@ -121,6 +121,28 @@ TEST(NemoTranslation, PrecisionsGoByTheirMasters) {
 }
 
 /// The configuration in a checkpoint is that of the model alone.
+TEST(NemoTranslation, ClipsWhereTheyClip) {
+  const auto clip = [](const std::string& text) {
+    return translated(text).recipe.value("clip", base::Json());
+  };
+  EXPECT_EQ(clip("trainer: {gradient_clip_val: 0.5}"), 0.5);
+  EXPECT_EQ(clip("clip_grad: 1"), 1);
+  for (const char* never : {"trainer: {gradient_clip_val: 0}", "trainer: {gradient_clip_val: null}",
+                            "trainer: {devices: 2}", "clip_grad: 0.0"}) {
+    EXPECT_EQ(clip(never), 1e30) << never;
+  }
+  EXPECT_TRUE(clip("num_layers: 2").is_null()) << "who trained a model alone is not known";
+}
+
+TEST(NemoTranslation, DecaysWeightsWhereTheyDecay) {
+  const auto decay = [](const std::string& text) {
+    return translated(text).recipe.value("weight-decay", base::Json());
+  };
+  EXPECT_EQ(decay("model: {optim: {lr: 1e-3, weight_decay: 0.2}}"), 0.2);
+  EXPECT_EQ(decay("model: {optim: {lr: 1e-3}}"), 0);
+  EXPECT_TRUE(decay("num_layers: 2").is_null());
+}
+
 TEST(NemoTranslation, OfAModelAlone) {
   const auto all = translated(
       "num_layers: 2\nhidden_size: 8\nnum_attention_heads: 2\nseed: 3\nencoder_seq_length: 16");
