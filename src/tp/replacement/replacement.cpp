@@ -156,24 +156,28 @@ class Replacing {
  public:
   explicit Replacing(const torch::nn::Module& model) : sharing_(model) {}
 
-  void visit(torch::nn::Module& module, const std::string& path) {
+  /// @param uneven  whether ranks call the module with other numbers of rows
+  void visit(torch::nn::Module& module, const std::string& path, bool uneven = false) {
     if (!seen_.insert(&module).second) return;
     auto* const routed = dynamic_cast<RoutedBase*>(&module);
     if (routed != nullptr && routed->smp_stand_in) return;  // of a model wrapped before
-    if (routed != nullptr && replaced(*routed, path)) return;
+    if (routed != nullptr && replaced(*routed, path, uneven)) return;
     const auto* const distributed = dynamic_cast<const DistributedModule*>(&module);
     if (distributed != nullptr && !distributed->sliced().empty()) {
       const auto type = routed != nullptr ? routed->smp_type_name() : module.name();
       rows.push_back({path, type, /*marked=*/true, {}, /*built=*/true});
     }
+    const bool chooses = dynamic_cast<const nn::MixtureOfExpertsImpl*>(&module) != nullptr &&
+                         !tp::TensorParallel::current().same_batch();
     for (const auto& child : module.named_children()) {
-      visit(*child.value(), path.empty() ? child.key() : path + '.' + child.key());
+      visit(*child.value(), path_below(path, child.key()),
+            uneven || (chooses && child.key() == "experts"));
     }
   }
   std::vector<ReplacementCandidate> rows;
 
  private:
-  bool replaced(RoutedBase& routed, const std::string& path) {
+  bool replaced(RoutedBase& routed, const std::string& path, bool uneven) {
     const auto type = routed.smp_type_name();
     const auto rule = rules().find(type);
     const bool marked = routed.smp_tensor_parallel.value_or(false);
@@ -185,7 +189,8 @@ class Replacing {
       }
       return false;
     }
-    auto reason = obstacle(routed.smp_module(), rule->second);
+    auto reason = uneven ? "it is of an expert, which each rank calls with another number of tokens"
+                         : obstacle(routed.smp_module(), rule->second);
     if (!marked) reason = reason.empty() ? "not marked" : "not marked, and " + reason;
     rows.push_back({path, type, marked, std::move(reason)});
     if (!rows.back().obstacle.empty()) return false;

@@ -305,24 +305,31 @@ struct MixtureImpl : torch::nn::Module {
 };
 
 TEST(Replacement, LeavesFrozenExpertsFrozen) {
-  run_local(2,
-            [] {
-              for (const int frozen : {0, 3}) {
-                MixtureImpl net(frozen);
-                EXPECT_EQ(replace_marked_modules(net).at(0).obstacle, "");
-                const auto parameters = net.named_parameters();
-                EXPECT_TRUE(parameters["experts.gate.weight"].requires_grad());
-                for (const auto* name : {"gate_proj", "up_proj", "down_proj"}) {
-                  EXPECT_EQ(parameters[std::string("experts.experts.") + name].requires_grad(),
-                            frozen == 0)
-                      << name;
-                }
-              }
-              MixtureImpl net(1);
-              EXPECT_THAT(replace_marked_modules(net).at(0).obstacle,
-                          HasSubstr("some of its experts are frozen"));
-            },
-            config_of(2), {1});
+  run_local(
+      2,
+      [] {
+        for (const int frozen : {0, 3}) {
+          MixtureImpl net(frozen);
+          EXPECT_EQ(replace_marked_modules(net).at(0).obstacle, "");
+          const auto parameters = net.named_parameters();
+          EXPECT_TRUE(parameters["experts.gate.weight"].requires_grad());
+          for (const auto* name : {"gate_proj", "up_proj", "down_proj"}) {
+            EXPECT_EQ(parameters[std::string("experts.experts.") + name].requires_grad(),
+                      frozen == 0)
+                << name;
+          }
+        }
+        MixtureImpl net(1);
+        const auto rows = replace_marked_modules(net);
+        EXPECT_THAT(rows.at(0).obstacle, HasSubstr("some of its experts are frozen"));
+        for (const auto& row : rows) {
+          const bool of_expert = row.path.starts_with("experts.experts.");
+          EXPECT_EQ(row.obstacle.empty(), row.path == "experts.gate") << row.path;
+          EXPECT_EQ(row.obstacle.find("another number of tokens") != std::string::npos, of_expert)
+              << row.path << ": " << row.obstacle;
+        }
+      },
+      config_of(2), {1});
 }
 
 /// Keys that are values, too: the one weight of both would be cut twice.
