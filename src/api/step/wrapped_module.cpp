@@ -7,6 +7,7 @@
 #include "api/rank/rank.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "server/values/guarded_tensor.h"
 #include "smp/detail/call.h"
 #include "tp/replacement/dropped_parameters.h"
 #include "tp/slices/slice_sharing.h"
@@ -43,9 +44,42 @@ static void refuse_dropped_parameters(const Rank& rank, const torch::nn::Module&
   }
 }
 
+namespace {
+
+/// Refuses every operator, which would find no elements: a penalty on them would be zero.
+class DroppedGuard final : public server::TensorGuard {
+ public:
+  DroppedGuard(const Rank& rank, const std::string& name)
+      : what_(base::concat("rank ", rank.topology().rank(), ": parameter '", name,
+                           "' is no longer part of the model, and has no values (")) {}
+  void before_use(const at::Tensor&, const std::string& op, bool) override {
+    throw UsageError(text(op));
+  }
+  std::string text(const std::string& who) const {
+    return what_ + who +
+           "): its module was replaced by a distributed one with parameters of its own. Use those "
+           "of model.named_parameters(), or do not mark the module";
+  }
+
+ private:
+  const std::string what_;
+};
+
+}  // namespace
+
+static void guard_dropped_parameters(const Rank& rank) {
+  for (const auto& [parameter, name] : tp::held_dropped()) {
+    if (server::guard_of(parameter) != nullptr || !server::can_be_guarded(parameter)) continue;
+    auto guard = c10::make_intrusive<DroppedGuard>(rank, name);
+    const auto data_text = guard->text("its memory was asked for");
+    server::guard_without_memory(parameter, std::move(guard), data_text);
+  }
+}
+
 std::vector<ReplacementCandidate> spread_marked_modules(const Rank& rank,
                                                         torch::nn::Module& model) {
   auto candidates = replace_marked_modules(model);
+  guard_dropped_parameters(rank);
   for (const auto& [path, type, marked, obstacle, built] : candidates) {
     if (rank.topology().rank() != 0 || !marked || built) continue;
     const auto who = base::concat("tensor parallelism: module '", path, "' (", type, ") ");

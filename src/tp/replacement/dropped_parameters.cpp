@@ -35,4 +35,13 @@ std::string name_of_dropped(const at::Tensor& parameter) {
   return known ? found->second.name : std::string();
 }
 
+std::vector<std::pair<at::Tensor, std::string>> held_dropped() {
+  std::vector<std::pair<at::Tensor, std::string>> held;
+  for (const auto& [address, dropped] : all()) {
+    at::Tensor parameter(dropped.parameter.lock());
+    if (parameter.defined()) held.emplace_back(std::move(parameter), dropped.name);
+  }
+  return held;
+}
+
 }  // namespace smp::tp

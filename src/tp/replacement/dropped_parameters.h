@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace smp::tp {
 
@@ -13,5 +15,7 @@ namespace smp::tp {
 void note_dropped(const at::Tensor& parameter, std::string name);
 /// Returns the path under which the parameter was noted; empty if it was not.
 std::string name_of_dropped(const at::Tensor& parameter);
+/// Returns the noted parameters that somebody still holds, and their paths.
+std::vector<std::pair<at::Tensor, std::string>> held_dropped();
 
 }  // namespace smp::tp

@@ -169,7 +169,12 @@ TEST(ReplacementHooks, DropTheWeightsOfTheOriginal) {
               const auto before = net->core->parameters();
               set_tensor_parallelism(net);
               DistributedModel model(net);
-              for (const auto& tensor : before) EXPECT_EQ(tensor.numel(), 0);
+              for (const auto& tensor : before) {
+                EXPECT_EQ(tensor.numel(), 0);
+                EXPECT_THAT(refusal<UsageError>([&] { tensor.square().sum(); }),
+                            AllOf(HasSubstr("rank "), HasSubstr("parameter 'core."),
+                                  HasSubstr("Use those of model.named_parameters()")));
+              }
               std::vector<std::string> names;
               for (const auto& [name, tensor] : model.named_parameters()) names.push_back(name);
               EXPECT_THAT(names, Each(Not(HasSubstr("core"))));
