@@ -24,6 +24,7 @@
 #include "server/protocol/exception_text.h"
 #include "server/step/step_engine.h"
 #include "smp/step.h"
+#include "tp/slices/sliced_parameters.h"
 #include "trial/child_process.h"
 #include "trial/state/state_readers.h"
 #include "trial/trace_bytes.h"
@@ -121,7 +122,7 @@ class Attempts final : public server::StepEngine {
   void warn(const std::optional<Traces>& traces) const {
     const bool clock = rank_.config().trace_repeats > 0;
     if (clock && meta_) warn_of_clock(on_device_);
-    if (!traces) return warn_of_failure(fault_, why_no_values());
+    if (!traces) return warn_of_failure(fault_, why_no_values(), any_slices());
     const bool timed = std::any_of(traces->begin(), traces->end(), [](const auto& trace) {
       return trace.source == simulate::CostSource::kMeasured;
     });
@@ -133,6 +134,13 @@ class Attempts final : public server::StepEngine {
   static constexpr int kMostQuestions = 10'000;  // in a loop that waits for another answer
   static constexpr char kTraced = 'T';
   static constexpr char kFailed = 'F';
+
+  bool any_slices() const {
+    return rank_.topology().tp_size() > 1 &&
+           std::any_of(models_.begin(), models_.end(), [](const auto* model) {
+             return !tp::SlicedParameters(*model->modules.front()).empty();
+           });
+  }
 
   /// Runs the step in a copy of the process, so that nothing of the user's sees the trial.
   std::optional<Traces> run(bool grad) {

@@ -66,7 +66,7 @@ void warn_of_unrouted_cost(const ModelDescription& model, const PartitionPlan& p
   }
 }
 
-void warn_of_failure(const TrialFault& fault, const char* no_values) {
+void warn_of_failure(const TrialFault& fault, const char* no_values, bool sliced) {
   const bool shapes_only = no_values != nullptr;
   base::log(base::LogLevel::kWarning,
             "the step could not be run in advance to see what its modules cost, so modules are "
@@ -78,6 +78,10 @@ void warn_of_failure(const TrialFault& fault, const char* no_values) {
                               ", so the attempt has shapes but no values; item() and conditions on "
                               "tensors were given 1, then 0)")
                         : std::string(),
+            sliced ? "\n    (weights of modules that are spread over ranks are slices: a head that "
+                     "multiplies by table->weight needs a table that is not marked, or "
+                     "smp::nn::DistributedVocabulary, which reads and scores by one table)"
+                   : "",
             "\n    (skip_tracing = true avoids the attempt; code that cannot run in advance may "
             "ask smp::is_tracing())");
 }

@@ -34,6 +34,7 @@ void warn_of_unrouted_cost(const ModelDescription& model, const PartitionPlan& p
 
 /// Warns that modules are counted, because the trial failed.
 /// @param no_values  why it had shapes only, as half a sentence; nullptr: it had values
-void warn_of_failure(const TrialFault& fault, const char* no_values);
+/// @param sliced     whether a model has slices, which code may have taken for wholes
+void warn_of_failure(const TrialFault& fault, const char* no_values, bool sliced);
 
 }  // namespace smp

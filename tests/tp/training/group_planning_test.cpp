@@ -109,6 +109,25 @@ TEST(GroupPlanning, WarnsOfSlicesThatAreReadOutsideOfTheirModule) {
               Not(HasSubstr("is read by")));
 }
 
+/// As of a tied head: what LibTorch says is of shapes alone.
+TEST(GroupPlanning, SaysWithATrialThatFailedThatWeightsAreSlices) {
+  const base::LogCapture log;
+  EXPECT_ANY_THROW(run_local(
+      2 * kTp,
+      [] {
+        SlicedBag net;
+        DistributedModel model(net);
+        auto train = step([&](const at::Tensor& tokens) {
+          const auto wide = at::ones({1, 2 * net->first->weight.size(1)});
+          return (model(tokens).sum() + at::linear(wide.to(at::kDouble), net->first->weight).sum());
+        });
+        train(samples(0, dp_rank()).tokens);
+      },
+      config_of(2), {1}));
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("mat1 and mat2 shapes cannot be multiplied"),
+                                HasSubstr("needs a table that is not marked")));
+}
+
 /// Layers of width 8, which compute next to nothing, on stage 0, and one on stage 1.
 struct ThinImpl : torch::nn::Module {
   explicit ThinImpl(int layers) : top(register_module("top", nn::Linear(8, 8))) {
