@@ -298,6 +298,9 @@ void FiberRunner::send(int fiber, const Task::Travel& travel, int to) {
     step_.events.post(step_.now, Moment::kArrival, from, to);
     return;
   }
+  // Arguments count in the caller meanwhile, and a trace does not tell whether who made a result
+  // keeps it anyway.
+  if (!own.is_forward()) receiver.holder = from;
   const auto handling = std::exchange(own.unpacks, false) ? 2 * handling_ : handling_;
   const auto free_at = step_.now + handling;
   receiver.unpacks = true;

@@ -17,6 +17,13 @@ struct Worst {
   Bytes computing = 0;  ///< on top of that, while it computes
 };
 
+/// Returns the bytes of the gradients that a task sends at its end, which its stage holds until
+/// they are fetched.
+Bytes gradients_sent_by(const StepProgram& program, const Task& task) {
+  if (task.passed_on_by < 0) return task.there.bytes;
+  return program.tasks[static_cast<std::size_t>(task.passed_on_by)].back.bytes;
+}
+
 class TaskWalk {
  public:
   TaskWalk(const StepProgram& program, bool keeps_until_weights)
@@ -33,6 +40,7 @@ class TaskWalk {
     for (int i = own.last; i >= 0; i = program_.operations[i].previous) {
       backward(program_.operations[i]);
     }
+    send(own);
     return {settled_, std::max<Bytes>(0, computing_ - settled_)};
   }
 
@@ -62,11 +70,24 @@ class TaskWalk {
   void backward(const Operation& operation) {
     if (operation.callee >= 0) {
       const Task& callee = program_.tasks[operation.callee];
-      settle(operation.gradient_bytes + (callee.passed_on_by < 0 ? callee.there.bytes : 0));
+      // What it sends it holds until that is fetched, before the answer comes.
+      const Bytes sent = callee.passed_on_to < 0 ? callee.back.bytes : 0;
+      const Bytes answer = callee.passed_on_by < 0 ? callee.there.bytes : 0;
+      settle(operation.gradient_bytes + std::max(sent, answer));
       return;
     }
     computing_ = std::max(computing_, live_ + operation.gradient_bytes);
     if (!keeps_until_weights_) live_ -= operation.activation_bytes;
+  }
+
+  /// Sends the gradients of its inputs, which may be there still when those of weights are
+  /// computed.
+  void send(const Task& own) {
+    const Bytes sent = gradients_sent_by(program_, own);
+    settle(sent);
+    for (int i = own.last; keeps_until_weights_ && i >= 0; i = program_.operations[i].previous) {
+      computing_ = std::max(computing_, live_ + sent + program_.operations[i].gradient_bytes);
+    }
   }
 
   void settle(Bytes moving) { settled_ = std::max(settled_, live_ + moving); }
@@ -82,9 +103,10 @@ bool splits_backward(const SimulationOptions& options, int stage) {
 
 /// The bytes that a microbatch needs on each stage, at its worst moments.
 struct Needs {
-  explicit Needs(std::size_t stages) : settled(stages), computing(stages), inputs(stages) {}
+  explicit Needs(std::size_t stages) : settled(stages), computing(stages), outside(stages) {}
 
-  std::vector<Bytes> settled, computing, inputs;
+  std::vector<Bytes> settled, computing;
+  std::vector<Bytes> outside;  ///< before its requests begin, or when they have ended
 };
 
 /// @param splits  true for stages that may compute weight gradients later
@@ -95,7 +117,8 @@ Needs needs_of(const StepProgram& program, std::size_t traced, const std::vector
     const auto worst = TaskWalk(program, splits[static_cast<std::size_t>(stage)]).run(task);
     needs.settled[stage] += worst.settled;
     needs.computing[stage] = std::max(needs.computing[stage], worst.computing);
-    needs.inputs[stage] += program.tasks[task].there.bytes;
+    const Task& own = program.tasks[task];
+    needs.outside[stage] += std::max(own.there.bytes, gradients_sent_by(program, own));
   }
   return needs;
 }
@@ -114,15 +137,16 @@ Needs worst_needs(const StepProgram& program, const Machine& machine,
     const auto own = needs_of(program, traced, splits);
     take(worst.settled, own.settled);
     take(worst.computing, own.computing);
-    take(worst.inputs, own.inputs);
+    take(worst.outside, own.outside);
   }
   return worst;
 }
 
-/// Returns the most microbatches whose requests wait at the window of `stage` while it keeps as
-/// many as it may. Those that it keeps are in flight on stage 0 too, unless only their weight
-/// gradients are left: nobody waits for these.
-int most_waiting(const SimulationOptions& options, int stage) {
+/// Returns the most microbatches whose requests wait at the window of `stage`, or have ended there
+/// without that who asked has fetched their gradients, while it keeps as many as it may. Those that
+/// it keeps are in flight on stage 0 too, unless only their weight gradients are left: nobody waits
+/// for these.
+int most_outside(const SimulationOptions& options, int stage) {
   const int alive = options.schedule->most_alive(stage, options.microbatches);
   const int in_flight = options.schedule->most_alive(0, options.microbatches);
   if (splits_backward(options, stage)) return std::min(in_flight, options.microbatches - alive);
@@ -141,9 +165,9 @@ std::vector<Bytes> most_activations(const Trace& trace, const std::vector<int>& 
   const Needs needs = worst_needs(program, machine, options);
   for (int stage = 0; stage < machine.stages; ++stage) {
     const int alive = options.schedule->most_alive(stage, options.microbatches);
-    const int waiting = most_waiting(options, stage);
+    const int outside = most_outside(options, stage);
     most[stage] =
-        alive * needs.settled[stage] + needs.computing[stage] + waiting * needs.inputs[stage];
+        alive * needs.settled[stage] + needs.computing[stage] + outside * needs.outside[stage];
   }
   return most;
 }

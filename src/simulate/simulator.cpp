@@ -57,7 +57,7 @@ void Simulator::handle(const Event& event) {
   }
   event.fiber < 0 ? runner_.finish_computing(event.stage) : step_.put_in_inbox(event.fiber);
   const auto& stage = step_.stages[event.stage];
-  if (stage.running.fiber >= 0 || stage.free_at > step_.now) return;
+  if (stage.is_busy(step_.now)) return;
   if (step_.more_happens_now(Moment::kDispatch)) {
     step_.events.post(step_.now, Moment::kDispatch, event.stage);
   } else {
@@ -69,7 +69,7 @@ void Simulator::handle(const Event& event) {
 /// @param at_last  true if no other stage acts at this moment any more
 void Simulator::dispatch(int index, bool at_last) {
   auto& stage = step_.stages[index];
-  while (stage.running.fiber < 0 && stage.free_at <= step_.now) {
+  while (!stage.is_busy(step_.now)) {
     const bool all = at_last || step_.now <= stage.wait.until;
     if (std::exchange(stage.polls, false) || all || stage.ready.empty()) {
       step_.take_from_inbox(stage, all);

@@ -46,20 +46,33 @@ bool StepState::more_happens_now(Moment moment) const noexcept {
 }
 
 void StepState::put_in_inbox(int fiber) {
-  auto& stage = stage_of(fibers[fiber]);
+  auto& own = fibers[fiber];
+  auto& stage = stage_of(own);
   const int last = std::exchange(stage.last_in_inbox, fiber);
   (last < 0 ? stage.first_in_inbox : fibers[last].next_in_inbox) = fiber;
+  if (stage.first_unread < 0) stage.first_unread = fiber;
+  if (!stage.is_busy(now)) own.holder = -1;  // it is read at this moment
+  if (own.holder >= 0) memory_of(own.holder).add(own.arriving_bytes, now);
+}
+
+void StepState::read_inbox(SimulatedStage& stage) {
+  int fiber = std::exchange(stage.first_unread, -1);
+  for (; fiber >= 0; fiber = fibers[fiber].next_in_inbox) {
+    auto& own = fibers[fiber];
+    const int holder = std::exchange(own.holder, -1);
+    if (holder >= 0) memory_of(holder).add(-own.arriving_bytes, now);
+    stage.tally.memory.add(own.arriving_bytes, now);
+  }
 }
 
 void StepState::take_from_inbox(SimulatedStage& stage, bool all) {
+  read_inbox(stage);
   while (stage.first_in_inbox >= 0) {
     const int fiber = stage.first_in_inbox;
     auto& own = fibers[fiber];
     stage.first_in_inbox = std::exchange(own.next_in_inbox, -1);
     if (stage.first_in_inbox < 0) stage.last_in_inbox = -1;
-    const auto arrived = std::exchange(own.arriving_bytes, 0);
-    stage.tally.memory.add(arrived, now);
-    own.parked_bytes += arrived;
+    own.parked_bytes += std::exchange(own.arriving_bytes, 0);
     const bool waits =
         std::exchange(own.enters, false) && !progress[task_of(own).stage].may_enter(own.microbatch);
     waits ? stage.at_window.push_back(fiber) : stage.ready.push(fiber, own.priority);

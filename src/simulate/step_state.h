@@ -32,6 +32,7 @@ struct SimulatedFiber {
   int next_in_inbox = -1;           ///< of its stage
   std::int64_t parked_bytes = 0;    ///< live until it goes on: in its caller, and what came
   std::int64_t arriving_bytes = 0;  ///< of the message that is on its way to it
+  int holder = -1;                  ///< stage that holds these until they are read; -1: not counted
   base::Nanoseconds passing = 0;    ///< how long its bytes occupy a port of the network
   schedule::Phase phase = schedule::Phase::kForward;  ///< forward, backward, weight gradients
   bool unpacks = false;                               ///< its message costs time when it goes on
@@ -139,9 +140,13 @@ struct SimulatedStage {
   int awaiting = 0;       ///< fibers that wait for an answer of a peer
   bool polls = false;     ///< before it looks for the next fiber
   int first_in_inbox = -1, last_in_inbox = -1;
+  int first_unread = -1;  ///< in the inbox: it and those behind it came since the last poll
   ReadyQueue ready;
   std::vector<int> at_window;  ///< fibers whose microbatch may not enter yet
   StageTally tally;
+
+  /// True if its thread computes or handles a message.
+  bool is_busy(base::Nanoseconds now) const noexcept { return running.fiber >= 0 || free_at > now; }
 };
 
 struct StepState {
@@ -174,8 +179,8 @@ struct StepState {
 
   /// Puts the message that has come for `fiber` into the inbox of its stage.
   void put_in_inbox(int fiber);
-  /// Does the work of a poll of the transport: fibers whose messages came become ready, or wait at
-  /// the window of the stage.
+  /// Does the work of a poll of the transport: the stage has all messages that came from then on,
+  /// and fibers whose messages came become ready, or wait at the window of the stage.
   /// @param all  take all of them; else up to the first one that becomes ready
   void take_from_inbox(SimulatedStage& stage, bool all);
   /// Makes the fibers ready that the stage held back and need not hold any longer.
@@ -199,6 +204,10 @@ struct StepState {
  private:
   static constexpr int kUntouched = -1;
 
+  /// Lets the stage have what the messages hold that came since its last poll; until then their
+  /// senders have it.
+  void read_inbox(SimulatedStage& stage);
+  LiveBytes& memory_of(int stage) { return stages[static_cast<std::size_t>(stage)].tally.memory; }
   int& left_of(int microbatch, int stage);
   void end_on(int stage, int microbatch);
 

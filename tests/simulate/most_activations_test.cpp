@@ -46,6 +46,17 @@ TEST(MostActivations, CountGradientsThatComeAtOnceForRequestsThatDoNotNeedEachOt
   EXPECT_EQ(most_of_two_requests(0, 60)[0], 3 * 100) << "the first's result is the other's input";
 }
 
+/// The body sends a gradient of 100 bytes, and holds 7 of others until the answer.
+TEST(MostActivations, CountGradientsWithTheirSenderUntilTheyAreFetched) {
+  auto model = traced_chain({0.1});
+  model.trace.calls[1].output_bytes = 100;
+  model.trace.calls[1].caller_gradient_bytes = 7;
+  const auto schedule = schedule::make_simple();
+  EXPECT_EQ(most_activations(model.trace, {0, 1}, ideal_machine(2),
+                             {.microbatches = 6, .schedule = schedule.get()})[0],
+            6 * (100 + 7));
+}
+
 TEST(MostActivations, CountRequestsThatWaitUntilTheirMicrobatchMayEnter) {
   auto model = traced_chain({0.1, 0.1});
   model.trace.calls[2].input_bytes = 100;
@@ -73,7 +84,10 @@ TEST(MostActivations, CountRequestsThatWaitWhileWeightGradientsAreLeft) {
   machine.stages = 3;
   ASSERT_EQ(schedule->most_alive(0, 4), 3);
   ASSERT_EQ(schedule->most_alive(1, 4), 3);
-  EXPECT_EQ(most_activations(model.trace, {0, 1}, machine, options)[1], 3 * 478 + 1 * 478);
+  // What is kept for weight gradients, beside the gradients sent; one of them computes; one request
+  // is outside.
+  EXPECT_EQ(most_activations(model.trace, {0, 1}, machine, options)[1],
+            3 * (70 + 478) + 395 + 1 * 478);
   EXPECT_GT(simulate(model.trace, {0, 1}, machine, options).peak_activations[1], 3 * 478);
 }
 

@@ -142,6 +142,16 @@ TEST(SimulatedMemory, WhatIsLiveInACallerStaysUntilTheAnswer) {
   EXPECT_EQ(peak()[0], 6 + 6 * 1000);  // all begin backward at once
 }
 
+/// The body sends a gradient of 100 bytes each 10 ms; who gets them needs 200 ms for the first, and
+/// has no look at the others until then.
+TEST(SimulatedMemory, GradientsAreWithTheirSenderUntilTheReceiverPolls) {
+  auto model = traced_chain({0.1});
+  model.trace.calls[1].output_bytes = 100;
+  model.trace.body_after.seconds = model.trace.body_after.backward_seconds = 0.01;
+  const auto step = simulate_with(model, {0, 1}, ideal_machine(2), 0, {.microbatches = 6});
+  EXPECT_THAT(step.peak_activations, ElementsAre(5 * 100, 5 + 5 * 100));
+}
+
 int most_in_flight(const SimulatedStep& step) {
   std::map<int, schedule::Span> lives;
   for (const auto& span : step.timeline[0].spans) {
