@@ -5,15 +5,18 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 
 namespace smp::simulate {
 namespace {
 
 constexpr int kHeld = -1;  // the region of what is not computed again
+constexpr int kBody = -1;  // the request of what runs in the body
 
 /// The calls of one stage that are computed again together.
 struct Region {
+  int call = 0;             ///< that begins it
   std::int64_t inputs = 0;  ///< bytes that it keeps from its start on
   bool keeps_products = false;
   std::vector<IntervalId> parts;  ///< in the order in which they run
@@ -27,7 +30,9 @@ class Recomputation {
   Trace run() {
     find_regions();
     order_intervals();
+    find_requests();
     share_inputs();
+    share_uses();
     for (auto& region : regions_) rewrite(region);
     return std::move(result_);
   }
@@ -50,9 +55,11 @@ class Recomputation {
       const auto* const again = find_module(recomputed_, module);
       if (region == kHeld && again != nullptr) {
         region = static_cast<int>(regions_.size());
-        regions_.push_back({result_.calls[i].input_bytes, again->keeps_products, {}});
+        regions_.push_back(
+            {static_cast<int>(i), result_.calls[i].input_bytes, again->keeps_products, {}});
       }
       region_of_call_.push_back(region);
+      answers_.push_back(stays ? 0 : result_.calls[i].output_bytes);
     }
   }
 
@@ -91,9 +98,8 @@ class Recomputation {
           continue;
         }
         if (std::find(seen.begin(), seen.end(), region) != seen.end()) continue;
-        if (is_held_before(region, held.keepers, seen)) {
-          auto& inputs = regions_[region].inputs;
-          inputs = std::max<std::int64_t>(0, inputs - tensor.bytes);
+        if (result_.uses.empty() && is_held_before(region, held.keepers, seen)) {
+          take_off(regions_[region].inputs, tensor.bytes);
         }
         seen.push_back(region);
       }
@@ -118,6 +124,89 @@ class Recomputation {
                                       [&](int other) { return stage_of_region(other) == stage; });
     return outside || others >= kSurely;
   }
+  static void take_off(std::int64_t& bytes, std::int64_t less) {
+    bytes = std::max<std::int64_t>(0, bytes - less);
+  }
+
+  /// The request, or the body, in which each call runs: what it has of another request's tensors
+  /// are copies. Neighbours of a Sequential on one stage share a request (simulate/step_program.h).
+  void find_requests() {
+    std::vector<int> last(result_.calls.size(), kBody);  // of a Sequential, by its call; else none
+    for (int i = 0; i < static_cast<int>(result_.calls.size()); ++i) {
+      const auto& call = result_.calls[i];
+      const bool joins = call.caller >= 0 && result_.calls[call.caller].sequential;
+      int request = i;
+      if (stage_of(call.caller) == stages_[call.module]) {
+        request = request_of(call.caller);
+        if (joins) last[call.caller] = kBody;
+      } else if (joins) {
+        const int before = last[call.caller];
+        if (before >= 0 && stage_of(before) == stages_[call.module]) request = before;
+        last[call.caller] = request;
+      }
+      request_of_call_.push_back(request);
+    }
+  }
+  int request_of(int call) const { return call < 0 ? kBody : request_of_call_[call]; }
+  int request_of(const IntervalId& id) const {
+    return request_of(id.before ? result_.calls[id.call].caller : id.call);
+  }
+
+  /// Counts a tensor once in each request: with the operators that are not computed again, else
+  /// with the first that has it.
+  void share_uses() {
+    given_.resize(result_.num_intervals());
+    std::vector<int> having;           // requests
+    const TensorUse* first = nullptr;  // of the tensor
+    bool given = false;                // to who keeps it first
+    for (const auto& use : result_.uses) {
+      if (first == nullptr || first->tensor != use.tensor) {
+        having.clear();
+        given = false;
+        first = &use;
+      }
+      if (!given && is_given(*first, use)) {
+        given_[Trace::index_of(first->at)] += use.bytes;
+        given = true;
+      }
+      auto* const kept = kept_for(use);
+      if (kept == nullptr && !is_held(use)) continue;
+      const int request = request_with(use);
+      if (std::find(having.begin(), having.end(), request) == having.end()) {
+        having.push_back(request);
+      } else if (kept != nullptr) {
+        take_off(*kept, use.bytes);
+      }
+    }
+  }
+  /// True if the region whose operator keeps the tensor first got it: it is there then, and not
+  /// made again.
+  bool is_given(const TensorUse& first, const TensorUse& use) {
+    if (first.kind != TensorUseKind::kKept || use.kind == TensorUseKind::kKept) return false;
+    const int region = region_of(first.at), call = use.at.call;
+    const bool argument = use.kind == TensorUseKind::kArgument;
+    const int getter = region_of(argument ? call : result_.calls[call].caller);
+    return region != kHeld && region == getter && kept_for(use) != nullptr;
+  }
+  bool is_held(const TensorUse& use) const {
+    return use.kind == TensorUseKind::kKept && region_of(use.at) == kHeld;
+  }
+  /// Returns the bytes that are kept for a use, by a call that is computed again; nullptr: none.
+  std::int64_t* kept_for(const TensorUse& use) {
+    const int call = use.at.call;
+    if (use.kind == TensorUseKind::kArgument) {
+      const int region = region_of(call);
+      return region != kHeld && regions_[region].call == call ? &regions_[region].inputs : nullptr;
+    }
+    const bool answers = use.kind == TensorUseKind::kResult && answers_[call] > 0;
+    return answers && region_of(result_.calls[call].caller) != kHeld ? &answers_[call] : nullptr;
+  }
+  int request_with(const TensorUse& use) const {
+    if (use.kind == TensorUseKind::kKept) return request_of(use.at);
+    const int call = use.at.call;
+    return request_of(use.kind == TensorUseKind::kArgument ? call : result_.calls[call].caller);
+  }
+
   int stage_of_region(int region) const {
     const auto& id = regions_[region].parts.front();
     return stage_of(id.before ? result_.calls[id.call].caller : id.call);
@@ -134,26 +223,59 @@ class Recomputation {
         region.parts.begin(), region.parts.end(),
         [&](const IntervalId& id) { return result_.backward_of(result_.interval(id)) > 0; });
     if (!goes_back) return;
+    const auto needed = last_needed(region);
+    const bool waits = std::any_of(region.parts.begin(), region.parts.begin() + needed,
+                                   [&](const IntervalId& id) { return asks(id); });
     std::int64_t made = 0, kept = region.inputs;
-    for (const auto& id : region.parts) {
-      auto& own = interval(id);
-      made += own.activation_bytes;
+    for (std::ptrdiff_t i = 0; i < std::ssize(region.parts); ++i) {
+      const auto& part = region.parts[i];
+      auto& own = interval(part);
+      made += std::max<std::int64_t>(0, own.activation_bytes - given_[Trace::index_of(part)]);
       if (region.keeps_products) {
         made -= own.saved_product_bytes;
         kept += own.product_bytes;
       }
       own.gradient_bytes += made;
-      own.activation_bytes = kept + answer_bytes(id);
+      own.activation_bytes = kept + answer_bytes(part);
       kept = 0;
-      const auto times = result_.times_of(own);
-      const double again = region.keeps_products ? share_without_products(own) : 1;
-      own.backward_seconds = times.backward + again * times.forward;
-      own.weight_seconds = times.weights;
-      for (auto& profile : result_.profiles) {
-        auto& there = profile.times[Trace::index_of(id)];
-        there.backward += again * there.forward;
-      }
+      // While the other stage has the gradients, what was computed again is there.
+      if (asks(part) && i < needed) result_.calls[part.call].caller_gradient_bytes += made;
+      run_again(part, region.keeps_products ? share_without_products(own) : 1,
+                waits && i < needed ? region.parts[needed] : part);
     }
+  }
+
+  /// Adds the time of the forward of `part`, or a share of it, to the backward of `before`.
+  void run_again(const IntervalId& part, double share, const IntervalId& before) {
+    settle_times(interval(part));
+    auto& later = interval(before);
+    settle_times(later);
+    later.backward_seconds += share * interval(part).seconds;
+    for (auto& profile : result_.profiles) {
+      profile.times[Trace::index_of(before)].backward +=
+          share * profile.times[Trace::index_of(part)].forward;
+    }
+  }
+  void settle_times(ComputeInterval& own) const {
+    const auto times = result_.times_of(own);
+    own.backward_seconds = times.backward;
+    own.weight_seconds = times.weights;
+  }
+
+  /// Returns the part whose backward is the first that needs what a region's operators keep: all of
+  /// the region is computed again before it. The last one if none keeps anything.
+  std::ptrdiff_t last_needed(const Region& region) const {
+    const auto last = std::ssize(region.parts) - 1;
+    for (auto i = last; i >= 0; --i) {
+      if (result_.interval(region.parts[i]).activation_bytes > 0) return i;
+    }
+    return last;
+  }
+
+  /// True if another stage is asked after the interval.
+  bool asks(const IntervalId& id) const {
+    return id.before &&
+           stages_[result_.calls[id.call].module] != stage_of(result_.calls[id.call].caller);
   }
 
   static double share_without_products(const ComputeInterval& own) {
@@ -162,16 +284,17 @@ class Recomputation {
 
   /// What another stage gives back to the region after its interval `id`.
   std::int64_t answer_bytes(const IntervalId& id) const {
-    if (!id.before) return 0;
-    const auto& call = result_.calls[id.call];
-    return stages_[call.module] == stage_of(call.caller) ? 0 : call.output_bytes;
+    return id.before ? answers_[id.call] : 0;
   }
 
   Trace result_;
   const RecomputedModules& recomputed_;
   const std::vector<int>& stages_;
   std::vector<Region> regions_;
-  std::vector<int> region_of_call_;  // by call
+  std::vector<int> region_of_call_;    // by call
+  std::vector<std::int64_t> answers_;  // by call: bytes that it gives to another stage
+  std::vector<std::int64_t> given_;    // by interval: of what it keeps first, that its region got
+  std::vector<int> request_of_call_;   // by call: the one that began it
 };
 
 }  // namespace

@@ -14,8 +14,10 @@ namespace smp::simulate {
 /// backward has used it up. A call inside of such a call is a part of it, unless it is on another
 /// stage: there it is one of its own, if it is of such a module.
 ///
-/// An input that several calls keep counts once on a stage, as far as SharedTensor tells: that of
-/// the first call which is computed again counts apart, since it may be what that call made.
+/// A tensor that several calls keep as an input or as what another stage gave, or an operator as
+/// well, counts once in each request (Trace::uses). In a trace without uses SharedTensor tells of
+/// inputs: that of the first call which is computed again counts apart there, since it may be what
+/// that call made.
 ///
 /// A call that keeps products holds their results from its forward on too, and does not compute
 /// them again.

@@ -77,6 +77,23 @@ struct SharedTensor {
   bool operator==(const SharedTensor&) const = default;
 };
 
+/// The ways in which a call or an operator has a tensor.
+enum class TensorUseKind : std::uint8_t {
+  kKept,      ///< an operator of the interval keeps it for backward
+  kArgument,  ///< the call got it
+  kResult,    ///< the call returned it
+};
+
+/// A use of one of the tensors that calls got or returned, so that a tensor which is kept in two
+/// ways can be told from two tensors.
+struct TensorUse {
+  int tensor = 0;  ///< number in the trace
+  std::int64_t bytes = 0;
+  TensorUseKind kind = TensorUseKind::kKept;
+  IntervalId at = {};  ///< kArgument and kResult: of the call
+  bool operator==(const TensorUse&) const = default;
+};
+
 /// A module that reads a weight that another module registered (`embed->weight` in its parent), or
 /// that was passed to it: both must be on one stage.
 struct WeightUse {
@@ -146,6 +163,9 @@ struct Trace {
   std::vector<WeightUse> foreign_uses;
   std::vector<BufferUse> buffer_uses;
   std::vector<SharedTensor> shared;
+  /// Of tensors with several, those of one tensor beside each other, what keeps it first: an input
+  /// of two calls that are computed again is one tensor. Empty, if not known.
+  std::vector<TensorUse> uses = {};
   std::vector<StateChange> state;          ///< by module, each once
   std::vector<AssumedValue> assumed = {};  ///< by module, each once
   bool used = false;  ///< the body called a module of the model, or read a tensor of it

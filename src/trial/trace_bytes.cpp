@@ -74,6 +74,7 @@ void put(Out& out, const simulate::Trace& trace) {
     out.put(tensor.bytes);
     out.put_all(tensor.keepers);
   }
+  out.put_all(trace.uses);
   out.put(trace.state.size());
   for (const auto& change : trace.state) {
     out.put(change.module);
@@ -116,6 +117,7 @@ simulate::Trace get(In& in) {
     tensor.bytes = in.get<std::int64_t>();
     tensor.keepers = in.get_all<simulate::IntervalId>();
   }
+  trace.uses = in.get_all<simulate::TensorUse>();
   for (auto left = in.get<std::size_t>(); left > 0; --left) {
     auto& change = trace.state.emplace_back();
     change.module = in.get<int>();

@@ -114,6 +114,83 @@ TEST(Recomputation, SharedTensorsStayWithThoseWhoHoldThem) {
   EXPECT_TRUE(again.shared.empty());
 }
 
+/// Module 1 computes after what another stage gives it: all of it again, before the backward goes
+/// to that stage.
+TEST(Recomputation, IsThereWhileAnotherStageHasTheGradients) {
+  const auto model = nested_model();
+  const auto again = with_recomputation(model.trace, again_of({1}), {0, 0, 1, 0});
+  EXPECT_EQ(again.calls[2].caller_gradient_bytes, 160);
+  EXPECT_EQ(again.calls[1].after.gradient_bytes, 160 + 20);
+  EXPECT_DOUBLE_EQ(again.backward_of(again.calls[1].after), 2 * 2 + (16 + 2));
+  EXPECT_DOUBLE_EQ(again.backward_of(again.calls[2].before), 2 * 16);
+  auto nothing_after = model;
+  nothing_after.trace.calls[1].after.activation_bytes = 0;
+  const auto later = with_recomputation(nothing_after.trace, again_of({1}), {0, 0, 1, 0});
+  EXPECT_EQ(later.calls[2].caller_gradient_bytes, 0)
+      << "it is computed when the gradients come back";
+  EXPECT_DOUBLE_EQ(later.backward_of(later.calls[2].before), 2 * 16 + 16);
+}
+
+constexpr auto kKept = TensorUseKind::kKept;
+constexpr auto kArgument = TensorUseKind::kArgument;
+constexpr auto kResult = TensorUseKind::kResult;
+
+/// Modules 1 and 2 get 1000 bytes each, of which 600 are the same tensor; 3 keeps it.
+TimedModel fork_model() {
+  TimedModel model;
+  const int root = model.call_again(0, -1, 1);
+  for (int i = 0; i < 3; ++i) model.call(root, 1, 0);
+  for (const int call : {1, 2}) model.trace.calls[call].input_bytes = 1000;
+  model.trace.uses = {{0, 600, kArgument, {1}}, {0, 600, kArgument, {2}}};
+  return model;
+}
+
+/// Module 2 keeps 50 of the 1000 bytes that module 1 got, which are there anyway.
+TEST(Recomputation, WhatACallGotIsNotMadeAgain) {
+  auto model = nested_model();
+  model.trace.uses = {{0, 50, kKept, {2, true}}, {0, 50, kArgument, {1}}, {0, 50, kArgument, {2}}};
+  const auto again = with_recomputation(model.trace, again_of({1}), kOneStage);
+  EXPECT_EQ(again.calls[2].before.activation_bytes, 1000);
+  EXPECT_EQ(again.calls[2].before.gradient_bytes, 160 - 50);
+  EXPECT_EQ(again.calls[1].after.gradient_bytes, 160 - 50 + 40 + 20);
+}
+
+std::vector<std::int64_t> kept_inputs(const TimedModel& model, const std::vector<int>& stages) {
+  const auto again = with_recomputation(model.trace, again_of({1, 2}), stages);
+  return {again.calls[1].after.activation_bytes, again.calls[2].after.activation_bytes};
+}
+
+TEST(Recomputation, AnInputOfTwoCallsIsOneTensor) {
+  auto model = fork_model();
+  EXPECT_THAT(kept_inputs(model, kOneStage), ElementsAre(1000, 400));
+  const std::vector<int> apart{0, 1, 1, 0};
+  EXPECT_THAT(kept_inputs(model, apart), ElementsAre(1000, 1000)) << "each request has its copy";
+  model.trace.calls[0].sequential = true;
+  EXPECT_THAT(kept_inputs(model, apart), ElementsAre(1000, 400)) << "one request";
+}
+
+TEST(Recomputation, WhatAnOperatorKeepsIsNoFurtherInput) {
+  auto model = fork_model();
+  model.trace.uses.insert(model.trace.uses.begin(), {0, 600, kKept, {3}});
+  EXPECT_THAT(kept_inputs(model, kOneStage), ElementsAre(400, 400));
+  EXPECT_THAT(kept_inputs(model, {0, 0, 0, 1}), ElementsAre(1000, 400)) << "the copy is elsewhere";
+  model.trace.uses[0].at = {1};
+  EXPECT_THAT(kept_inputs(model, kOneStage), ElementsAre(1000, 400)) << "that is computed again";
+}
+
+/// Module 2, on another stage, gives 3000 bytes to module 1, which returns them; 3 gets them.
+TEST(Recomputation, AnAnswerThatGoesOnIsOneTensor) {
+  auto model = nested_model();
+  model.trace.calls[3].input_bytes = 3500;
+  model.trace.uses = {{0, 3000, kResult, {2}}, {0, 3000, kResult, {1}}, {0, 3000, kArgument, {3}}};
+  const auto again = with_recomputation(model.trace, again_of({1, 3}), {0, 0, 1, 0});
+  EXPECT_EQ(again.calls[2].before.activation_bytes, 1000 + 3000);
+  EXPECT_EQ(again.calls[3].after.activation_bytes, 500);
+  const auto here = with_recomputation(model.trace, again_of({1, 3}), kOneStage);
+  EXPECT_EQ(here.calls[2].before.activation_bytes, 1000);
+  EXPECT_EQ(here.calls[3].after.activation_bytes, 3500) << "nobody else has it";
+}
+
 TEST(Recomputation, WhatHasNoBackwardRunsOnce) {
   auto model = nested_model();
   for (auto& call : model.trace.calls) {

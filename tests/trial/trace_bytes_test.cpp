@@ -16,6 +16,7 @@ simulate::Trace example() {
   trace.foreign_uses.push_back({.module = 2, .parameter = 5});
   trace.buffer_uses.push_back({.module = 1, .holder = 4, .name = "embed.table"});
   trace.shared.push_back({.bytes = 12, .keepers = {{.call = 0, .before = true}}});
+  trace.uses.push_back({.tensor = 3, .bytes = 14, .at = {.call = 0}});
   trace.state.push_back(
       {.module = 6, .kind = simulate::StateKind::kOrdered, .what = "writes 'ema'"});
   trace.source = simulate::CostSource::kMeasured;
@@ -48,6 +49,7 @@ TEST(TraceBytes, GiveBackEveryMember) {
   EXPECT_EQ(trace.shared[0].bytes, 12);
   ASSERT_EQ(trace.shared[0].keepers.size(), 1u);
   EXPECT_TRUE(trace.shared[0].keepers[0].before);
+  EXPECT_EQ(trace.uses, example().uses);
   ASSERT_EQ(trace.state.size(), 1u);
   EXPECT_EQ(trace.state[0].kind, simulate::StateKind::kOrdered);
   EXPECT_EQ(trace.state[0].what, "writes 'ema'");

@@ -134,6 +134,19 @@ struct ForkImpl : torch::nn::Module {
 };
 SMP_MODULE(Fork);
 
+struct WrapImpl : torch::nn::Module {
+  nn::Linear inner = register_module("inner", nn::Linear(8, 8));
+  Tensor forward(const Tensor& x) { return inner(x); }
+};
+SMP_MODULE(Wrap);
+
+struct NestedImpl : torch::nn::Module {
+  Wrap first = register_module("first", Wrap());
+  nn::Linear second = register_module("second", nn::Linear(8, 8));
+  Tensor forward(const Tensor& x) { return second(first(x)); }
+};
+SMP_MODULE(Nested);
+
 TEST(TracerMemory, NotesWhoKeepsTheSameTensorAndWhatIsLiveInTheCaller) {
   Fork net;
   const auto seen = trace(*net, [&] {
@@ -147,6 +160,28 @@ TEST(TracerMemory, NotesWhoKeepsTheSameTensorAndWhatIsLiveInTheCaller) {
                           simulate::IntervalId{2, false}));
   EXPECT_EQ(seen.calls[1].caller_live_bytes, 0);
   EXPECT_EQ(seen.calls[3].caller_live_bytes, 3 * 5 * 8 * 4);  // what the others returned, and x + 1
+}
+
+TEST(TracerMemory, NotesWhichCallsGetAndReturnATensor) {
+  Fork net;
+  const auto seen = trace(*net, [&] { return std::vector{net(torch::ones({5, 8})).exp()}; });
+  using simulate::TensorUse;
+  constexpr auto kKept = simulate::TensorUseKind::kKept;
+  constexpr auto kArgument = simulate::TensorUseKind::kArgument;
+  constexpr int kTensor = 5 * 8 * 4;
+  EXPECT_THAT(seen.uses, ElementsAre(TensorUse{0, kTensor, kKept, {1, false}},
+                                     TensorUse{0, kTensor, kKept, {2, false}},
+                                     TensorUse{0, kTensor, kArgument, {1, false}},
+                                     TensorUse{0, kTensor, kArgument, {2, false}},
+                                     TensorUse{1, kTensor, kKept, {3, false}},
+                                     TensorUse{1, kTensor, kArgument, {3, false}}));
+  Nested nested;
+  const auto passed_on = trace(*nested, [&] { return std::vector{nested(torch::ones({5, 8}))}; });
+  constexpr auto kResult = simulate::TensorUseKind::kResult;
+  EXPECT_THAT(passed_on.uses, testing::IsSupersetOf({TensorUse{0, kTensor, kResult, {2, false}},
+                                                     TensorUse{0, kTensor, kResult, {1, false}},
+                                                     TensorUse{0, kTensor, kArgument, {3, false}}}))
+      << "the first module returns what its own returned";
 }
 
 TEST(TracerMemory, SeesNoActivationsWhereGradModeIsOff) {

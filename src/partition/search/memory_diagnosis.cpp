@@ -199,6 +199,7 @@ class MemoryDiagnosis {
       call.output_bytes /= split;
     }
     for (simulate::SharedTensor& tensor : trace.shared) tensor.bytes /= split;
+    for (simulate::TensorUse& use : trace.uses) use.bytes /= split;
   }
 
   std::string smaller_optimizer() const {

@@ -133,6 +133,62 @@ simulate::SharedTensor shared_from_json(const Json& numbers, int calls, const st
   return tensor;
 }
 
+/// Returns the uses of each tensor as [bytes, kind, call, before, kind, call, before, ...]: those
+/// that matter where calls are computed again, which are arguments of those and results of what
+/// they call.
+Json uses_to_json(const Trace& trace, const simulate::RecomputedModules& recomputed) {
+  const auto is_again = [&](int call) {
+    return call >= 0 &&
+           simulate::find_module(recomputed, trace.calls[static_cast<std::size_t>(call)].module) !=
+               nullptr;
+  };
+  const auto matters = [&](const simulate::TensorUse& use) {
+    if (use.kind == simulate::TensorUseKind::kArgument) return is_again(use.at.call);
+    return use.kind == simulate::TensorUseKind::kKept ||
+           is_again(trace.calls[static_cast<std::size_t>(use.at.call)].caller);
+  };
+  constexpr std::size_t kTwoUses = 7;
+  Json tensors = Json::array();
+  for (std::size_t i = 0; i < trace.uses.size();) {
+    const int tensor = trace.uses[i].tensor;
+    Json numbers = {trace.uses[i].bytes};
+    bool passed = false;
+    for (; i < trace.uses.size() && trace.uses[i].tensor == tensor; ++i) {
+      const auto& use = trace.uses[i];
+      if (!matters(use)) continue;
+      passed |= use.kind != simulate::TensorUseKind::kKept;
+      for (const int number : {static_cast<int>(use.kind), use.at.call, use.at.before ? 1 : 0}) {
+        numbers.push_back(number);
+      }
+    }
+    if (passed && numbers.size() >= kTwoUses) tensors.push_back(std::move(numbers));
+  }
+  return tensors;
+}
+
+void read_uses(Trace& trace, const Json& json, const std::string& name) {
+  const auto calls = static_cast<int>(trace.calls.size());
+  int tensor = 0;
+  for (const Json& numbers : json_member<std::vector<Json>>(json, "uses", name)) {
+    SMP_REQUIRE(numbers.is_array() && numbers.size() % 3 == 1, name,
+                ": uses of a tensor are its bytes and three numbers for each, not ",
+                base::excerpt(base::json_text(numbers)));
+    const auto bytes = bytes_at(numbers, 0, name);
+    for (std::size_t i = 1; i < numbers.size(); i += 3) {
+      const int kind = json_element<int>(numbers, i, name);
+      const simulate::IntervalId at{json_element<int>(numbers, i + 1, name),
+                                    json_element<int>(numbers, i + 2, name) != 0};
+      const bool kept = kind == static_cast<int>(simulate::TensorUseKind::kKept);
+      SMP_REQUIRE(kind >= 0 && kind <= static_cast<int>(simulate::TensorUseKind::kResult), name,
+                  ": a tensor is kept (0), an argument (1) or a result (2), not ", kind);
+      SMP_REQUIRE(at.call >= (kept && !at.before ? -1 : 0) && at.call < calls, name,
+                  ": there is no call ", at.call);
+      trace.uses.push_back({tensor, bytes, static_cast<simulate::TensorUseKind>(kind), at});
+    }
+    ++tensor;
+  }
+}
+
 ComputeInterval& interval_of(Trace& trace, const simulate::IntervalId& id) {
   if (id.call < 0) return trace.body_after;
   auto& call = trace.calls[static_cast<std::size_t>(id.call)];
@@ -249,6 +305,7 @@ void read_calls(Trace& trace, const Json& json, const std::string& name) {
   for (const Json& tensor : json_member<std::vector<Json>>(json, "shared", name)) {
     trace.shared.push_back(shared_from_json(tensor, static_cast<int>(trace.calls.size()), name));
   }
+  if (json.contains("uses")) read_uses(trace, json, name);
 }
 
 Trace trace_from_json(const Json& json, const std::string& name) {
@@ -280,7 +337,7 @@ std::string devices_text(const Trace& trace) {
 }
 
 /// Returns the calls of one microbatch as the members of a JSON object, without the braces.
-std::string calls_text(const Trace& trace, bool with_products) {
+std::string calls_text(const Trace& trace, const Trace& all) {
   Json after = Json::array(), shared = Json::array();
   append(after, trace.body_after);
   if (trace.body_after.backward_seconds >= 0) append_backward(after, trace.body_after);
@@ -288,7 +345,11 @@ std::string calls_text(const Trace& trace, bool with_products) {
   std::string text =
       base::concat("\"loss_call\": ", trace.loss_call, ",\n    \"body_after\": ", after.dump(),
                    ",\n    \"shared\": ", shared.dump(), devices_text(trace));
-  if (with_products) {
+  if (!all.recomputed.empty() && !trace.uses.empty()) {
+    text += base::concat(",\n    \"uses\": ", uses_to_json(trace, all.recomputed).dump());
+  }
+  if (std::any_of(all.recomputed.begin(), all.recomputed.end(),
+                  [](const auto& each) { return each.keeps_products; })) {
     text += base::concat(",\n    \"products\": ", products_to_json(trace).dump());
   }
   text += ",\n    \"calls\": [";
@@ -316,19 +377,18 @@ std::string PlannedStep::to_json() const {
   if (!recomputed.empty()) {
     text += base::concat(",\n    \"recomputed\": ", Json(recomputed).dump());
   }
-  const bool with_products = !keeping_products.empty();
-  if (with_products) {
+  if (!keeping_products.empty()) {
     text += base::concat(",\n    \"keeping_products\": ", Json(keeping_products).dump());
   }
   if (!trace.others.empty()) {
     text += ",\n    \"others\": [";
     for (const Trace& other : trace.others) {
-      text += base::concat(&other == &trace.others.front() ? "{" : "}, {",
-                           calls_text(other, with_products));
+      text +=
+          base::concat(&other == &trace.others.front() ? "{" : "}, {", calls_text(other, trace));
     }
     text += "}]";
   }
-  return base::concat(text, ", ", calls_text(trace, with_products), "}");
+  return base::concat(text, ", ", calls_text(trace, trace), "}");
 }
 
 PlannedStep PlannedStep::from_json(const std::string& text, const std::string& name) {

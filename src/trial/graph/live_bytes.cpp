@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "trial/graph/gradient_walk.h"
+#include "trial/graph/tensor_uses.h"
 #include "trial/graph/traced_graph.h"
 
 namespace smp::partitioning {
@@ -38,6 +39,14 @@ class Accountant {
         add_shared(bytes, nodes);
       }
     }
+  }
+
+  /// Notes which tensors calls got, returned, and keep.
+  void note_uses(const std::vector<LiveTensor>& live, const std::vector<LiveTensor>& returned) {
+    TensorUses uses(graph_, known_);
+    for (const auto& [storage, index] : kept_index_) uses.add_kept(storage, kept_[index].nodes);
+    uses.add(live, returned);
+    uses.write();
   }
 
   /// Marks backward times as unknown where the user wrote the backward: the operators of the
@@ -123,6 +132,7 @@ class Accountant {
 }  // namespace
 
 void account_live_bytes(const std::vector<KeepingNode>& nodes, const std::vector<LiveTensor>& live,
+                        const std::vector<LiveTensor>& returned,
                         const std::function<ModelInterval(std::uint64_t)>& interval_of,
                         const KnownStorages& known, std::vector<simulate::Trace>& traces) {
   TracedGraph graph{nodes, traces};
@@ -134,6 +144,7 @@ void account_live_bytes(const std::vector<KeepingNode>& nodes, const std::vector
   Accountant accountant(graph, known);
   accountant.count_saved();
   for (const auto& tensor : live) accountant.count_caller_live(tensor);
+  accountant.note_uses(live, returned);
   accountant.forget_own_backwards();
   account_gradients(graph);
 }

@@ -32,12 +32,15 @@ struct KnownStorages {
   const std::unordered_set<const void*>& products;  ///< what products have returned
 };
 
-/// Fills in the bytes of the calls (activations and gradients, of their own and of their callers)
-/// and the shared tensors. Where the user wrote a backward, its time is set to unknown.
+/// Fills in the bytes of the calls (activations and gradients, of their own and of their callers),
+/// the shared tensors and the uses of tensors. Where the user wrote a backward, its time is set to
+/// unknown.
 /// @param nodes        the graph of the whole body
 /// @param interval_of  the compute interval that made the node with this sequence number
 /// @param live         the tensors that callers held during their calls
+/// @param returned     the results of calls
 void account_live_bytes(const std::vector<KeepingNode>& nodes, const std::vector<LiveTensor>& live,
+                        const std::vector<LiveTensor>& returned,
                         const std::function<ModelInterval(std::uint64_t)>& interval_of,
                         const KnownStorages& known, std::vector<simulate::Trace>& traces);
 

@@ -23,11 +23,14 @@ LiveLog::LiveLog() : results_(1) { note_change({}, true); }
 
 void LiveLog::begin(const Call& call) {
   results_.emplace_back();
+  running_.push_back(call);
   note_change(call, true);
 }
 
 void LiveLog::end(const Call& outer) {
   results_.pop_back();
+  ended_ = running_.back();
+  running_.pop_back();
   note_change(outer, false);
 }
 
@@ -53,8 +56,9 @@ void LiveLog::note_arguments(const std::vector<at::Tensor>& arguments) {
 
 void LiveLog::note_results(const std::vector<at::Tensor>& results) {
   for (const auto& tensor : results) {
-    if (tensor.defined() && tensor.has_storage())
-      results_.back().push_back(live_tensor({}, tensor));
+    if (!tensor.defined() || !tensor.has_storage()) continue;
+    results_.back().push_back(live_tensor({}, tensor));
+    returned_.push_back(live_tensor(ended_, tensor));
   }
 }
 
@@ -80,7 +84,7 @@ void LiveLog::account(const std::unordered_set<const void*>& weights,
   }
   std::unordered_set<const void*> products;
   for (const auto& storage : products_) products.insert(storage._unsafe_get_target());
-  account_live_bytes(nodes, live_, interval_of, {weights, batch, products}, traces);
+  account_live_bytes(nodes, live_, returned_, interval_of, {weights, batch, products}, traces);
   auto& silent = traces.front().silent_nodes;
   for (const auto& node : nodes) {
     const auto name = node.fault.empty() ? std::string() : node.node->name();

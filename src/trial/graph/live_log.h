@@ -60,6 +60,9 @@ class LiveLog {
 
   std::vector<Change> changes_;
   std::vector<LiveTensor> live_;
+  std::vector<LiveTensor> returned_;  // results, of the calls that returned them
+  std::vector<Call> running_;
+  Call ended_ = {};                               // last
   std::vector<std::vector<LiveTensor>> results_;  // by running call, the body first: of its callees
   std::vector<NodePointer<torch::autograd::Node>> roots_;
   std::vector<at::Tensor> batch_;

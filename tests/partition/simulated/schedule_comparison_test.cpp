@@ -99,6 +99,25 @@ TEST(PlannedStep, ComesBackFromItsFile) {
   EXPECT_EQ(first.messages, second.messages);
 }
 
+/// Those that matter where calls are computed again.
+TEST(PlannedStep, KeepsUsesOfTensors) {
+  using enum simulate::TensorUseKind;
+  auto step = odd_step();
+  step.trace.uses = {{0, 70, kKept, {-1, false}}, {0, 70, kKept, {0, true}},
+                     {0, 70, kResult, {1}},       {0, 70, kArgument, {1}},
+                     {1, 80, kKept, {1, false}},  {1, 80, kArgument, {0}}};
+  EXPECT_TRUE(PlannedStep::from_json(step.to_json(), "step").trace.uses.empty());
+  step.trace.recomputed = {{1}};
+  const std::vector<simulate::TensorUse> kept = {
+      {0, 70, kKept, {-1, false}}, {0, 70, kKept, {0, true}}, {0, 70, kArgument, {1}}};
+  const auto again = PlannedStep::from_json(step.to_json(), "step");
+  EXPECT_EQ(again.trace.uses, kept);
+  EXPECT_EQ(again.to_json(), step.to_json());
+  auto text = again.to_json();
+  text.replace(text.find("\"uses\": [[70,0,-1"), 18, "\"uses\": [[70,3,-1");
+  EXPECT_THROW(PlannedStep::from_json(text, "step"), UsageError);
+}
+
 /// Everything that a step on one kind of device in one place has not.
 PlannedStep far_step() {
   auto step = odd_step();
