@@ -7,7 +7,7 @@
 # 1. [[0, 1, 2], [3, 4, 5]].T comes back as [[0, 1], [2, 3], [4, 5]] for [[0, 3], [1, 4], [2, 5]]: the right shape, other weights, nothing said. The
 #    docstring asks for contiguous arrays; nothing checks it.
 # 2. So does what np.asfortranarray(), moveaxis(), split(axis=1) and steps (rows[::2], columns[:, :2]) return: a third of a fused query,
-#    key, value matrix that was split by columns has elements of its neighbours; a broadcast row is followed by what lies behind it.
+#    key, value matrix that was split by columns has elements of its neighbours.
 # 3. Rows cut off the front or the back are right, and so is all that went through np.ascontiguousarray(). 0.7.0 writes all of them rightly.
 #
 # Fails if it changes. Takes half a minute.
@@ -32,7 +32,6 @@ views = {
     "axis moved": np.moveaxis(weight[:4].reshape(2, 2, 6), 0, 2),
     "split by columns": np.split(weight[:4], 3, axis=1)[1],
     "every other row": weight[:6:2],
-    "broadcast": np.broadcast_to(weight[0], (2, 6)),
     "rows": weight[2:5],
     "made contiguous": np.ascontiguousarray(weight[:4].T),
 }
