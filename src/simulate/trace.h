@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -128,7 +127,8 @@ struct BufferUse {
 struct RecomputedModule {
   int module = 0;
   bool keeps_products = false;  ///< its calls keep the results of products as well
-  auto operator<=>(const RecomputedModule&) const = default;
+  bool operator==(const RecomputedModule&) const = default;
+  bool operator<(const RecomputedModule& other) const { return module < other.module; }
 };
 /// Ascending, each module once, with those below a module that is meant as a whole.
 using RecomputedModules = std::vector<RecomputedModule>;
