@@ -1,4 +1,4 @@
-# Numbers that docs/memory.md takes from measurements are those of perf/results, rounded.
+# Numbers that docs/memory.md and docs/partitioning.md take from measurements are those of perf/results, rounded.
 #   cmake -DROOT=<source folder> -P docs_numbers_test.cmake
 cmake_minimum_required(VERSION 3.25)
 
@@ -115,3 +115,20 @@ expect_memory("GPT, `simple`" memory_error.simple.gpt.adam.p2 0)
 expect_memory("GPT, `interleaved`" memory_error.interleaved.gpt.adam.p2 0)
 expect_memory("U-Net, `simple`" memory_error.simple.unet.adam.p2 1)
 expect_memory("T5, `simple`, blocks computed again" memory_error.simple.t5.again.adam.p2 0)
+
+set(page docs/partitioning.md)
+file(READ ${ROOT}/${page} text)
+string(REGEX REPLACE "[ \n]+" " " text "${text}")
+
+# Expects "<before><metric of memory.json with two decimals><after>".
+function(expect_share before metric after)
+  measured(memory ${metric} value value)
+  rounded(${value} 2 number)
+  expect_text("${before}${number}${after}")
+endfunction()
+
+expect_share("at most " memory_of_most.max " of it with the simple schedule")
+expect_share("and " memory_of_most.max.interleaved " with the interleaved one")
+expect_share("together took at most " most_lent_of_most " of what the sum")
+expect_share("off by " memory_error.mean.interleaved " of what was measured on average")
+expect_share("and by " memory_error.max.interleaved " at most. Where ranks share cores")

@@ -17,8 +17,10 @@ RankSession::Live::~Live() {
 }
 
 Rank& RankSession::rank() {
-  SMP_REQUIRE(live_.has_value(), "rank ", number_,
-              ": the smp session has ended, because the program exits");
+  SMP_REQUIRE(
+      live_.has_value(), "rank ", number_,
+      ": the smp session has ended, because the program exits; use it, and models, optimizers and "
+      "steps, before main() returns");
   return live_->rank;
 }
 

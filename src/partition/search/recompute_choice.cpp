@@ -13,8 +13,8 @@ namespace smp::partitioning {
 namespace {
 
 /// Choices that are kept of a part, of a model of so many modules and of larger ones; beyond that,
-/// evenly spread ones. With 24 one plan in twenty of 12 modules took 2 to 10 % longer than the
-/// best.
+/// evenly spread ones. With 24 one plan in twenty of up to 12 modules took 2 to 10 % longer
+/// than the best.
 constexpr std::size_t kMostPointsOfSmall = 128;
 constexpr std::size_t kModulesOfSmall = 32;
 constexpr std::size_t kMostPoints = 24;
