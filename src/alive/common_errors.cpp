@@ -115,8 +115,6 @@ void leave_to_another_rank(const std::string& text, GlobalRank speaker) {
   if (own >= 0) note({text, own == speaker.value() ? -1 : speaker.value(), {}});
 }
 
-bool is_left_to_another_rank(const std::string& text) { return find(text).speaker >= 0; }
-
 void say_more(const std::string& text, const std::string& fuller) { note({text, -1, fuller}); }
 
 void say_once(const std::string& text, bool of_lost_peer) noexcept try {

@@ -11,7 +11,6 @@ namespace smp::server {
 /// Notes that rank `speaker` throws an error with this text as well, or one that says more, and
 /// prints it for all ranks. Does nothing if all ranks are in one process. Any thread.
 void leave_to_another_rank(const std::string& text, GlobalRank speaker);
-bool is_left_to_another_rank(const std::string& text);
 /// Makes say_once() print `fuller`, which says where the error comes from, instead of `text`. Any
 /// thread.
 void say_more(const std::string& text, const std::string& fuller);

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/status_line.h"
 
 namespace smp::base {
 namespace {
@@ -111,10 +110,5 @@ void AppendFile::append(std::string_view bytes) {
 }
 
 void AppendFile::append_line(std::string_view line) { append(concat(line, "\n")); }
-
-void write_console(int descriptor, std::string_view text) noexcept {
-  erase_status();
-  write_all(descriptor, text);
-}
 
 }  // namespace smp::base

@@ -54,7 +54,4 @@ class AppendFile {
   int descriptor_;
 };
 
-/// Writes `text` to the terminal or log that file descriptor `descriptor` stands for; never throws.
-void write_console(int descriptor, std::string_view text) noexcept;
-
 }  // namespace smp::base

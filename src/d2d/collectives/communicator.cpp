@@ -425,7 +425,6 @@ void Communicators::receive(GlobalRank source, ArrivedFrame&& frame) {
     for (const auto& [group, devices] : devices_) {
       if (devices->has(source)) devices->member_left(base::concat("rank ", source, ' ', bytes));
     }
-    if (on_left_) on_left_(source, bytes);
     return;
   }
   if (call.kind == CollectiveKind::kEpochFailed) {

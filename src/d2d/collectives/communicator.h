@@ -159,9 +159,6 @@ class Communicators {
   /// Tells every other rank of the channel how many messages it was sent, and that no more will
   /// come: "rank 2 left after step 41" (`why`, without the rank). There peer_left() follows.
   void announce_leaving(std::string_view why);
-  /// Called when announce_leaving() of another rank has arrived; in a poll: must not suspend.
-  using LeftHandler = std::function<void(GlobalRank peer, const std::string& why)>;
-  void set_left_handler(LeftHandler handler) { on_left_ = std::move(handler); }
   /// Tells that `peer` has sent `sent` messages and will send no more. Since messages have no
   /// order, some may still be on their way; when they are here, waiting and later calls with it
   /// throw PeerLostError.
@@ -204,7 +201,6 @@ class Communicators {
   Channel& channel_;
   CollectiveInbox inbox_;
   std::vector<std::uint64_t> sent_;  // messages so far, by position in the channel
-  LeftHandler on_left_;
   const char* call_ = nullptr;
   std::map<std::uint64_t, std::unique_ptr<DeviceGroup>> devices_;  // by group
 };

@@ -63,11 +63,6 @@ bool has_hooks(torch::autograd::Node& leaf) {
                      [](const auto& hook) { return typeid(*hook) != typeid(LeafGuard); });
 }
 
-void update_leaf(LeafSum&& sum) {
-  run_hooks_before(sum);
-  add_to_leaf(std::move(sum));
-}
-
 void run_hooks_before(LeafSum& sum) {
   auto& leaf = static_cast<torch::autograd::AccumulateGrad&>(*sum.leaf);
   torch::autograd::variable_list gradients;

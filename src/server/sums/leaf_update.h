@@ -17,15 +17,13 @@ struct LeafSum {
   at::Tensor gradient;
 };
 
-/// True if update_leaf() would run hooks of the user.
+/// True if an update of the leaf runs hooks of the user.
 bool has_hooks(torch::autograd::Node& leaf);
 
-/// Does what LibTorch's engine does at a leaf: runs hooks, then AccumulateGrad. `.grad` shares no
-/// memory with anything afterwards. @throws what hooks throw.
-void update_leaf(LeafSum&& sum);
-
-/// The two parts of update_leaf(). The first runs the hooks that come before, which may change the
-/// gradient of `sum`; the second adds it, and runs those that come after.
+/// The two parts of what LibTorch's engine does at a leaf: runs hooks, then AccumulateGrad. The
+/// first runs the hooks that come before, which may change the gradient of `sum`; the second adds
+/// it, and runs those that come after. `.grad` shares no memory with anything afterwards.
+/// @throws what hooks throw.
 void run_hooks_before(LeafSum& sum);
 void add_to_leaf(LeafSum&& sum);
 /// @param add  returns whether it has added a gradient to the `.grad` of a parameter in a way of

@@ -24,7 +24,7 @@ class UnplacedLeaves {
  public:
   /// Starts a step.
   void begin(std::uint32_t microbatches);
-  /// Does update_leaf(), at once.
+  /// Updates the leaf, at once (server/sums/leaf_update.h).
   void update(ParameterNumber number, std::uint32_t microbatch, LeafSum&& sum);
   /// Forgets the leaves that are gone.
   void forget_gone();

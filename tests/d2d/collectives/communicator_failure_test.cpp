@@ -249,17 +249,6 @@ TEST(CommunicatorFailure, APeerThatLeftEndsTheWait) {
   });
 }
 
-TEST(CommunicatorFailure, TellsWhoLeftAndWhy) {
-  SimulatedJob job(2);
-  std::vector<std::string> left;
-  job.rank(0).set_left_handler([&](GlobalRank peer, const std::string& why) {
-    left.push_back(std::to_string(peer.value()) + " " + why);
-  });
-  job.rank(1).announce_leaving("it left after step 3");
-  job.drain();
-  EXPECT_THAT(left, ElementsAre("1 it left after step 3"));
-}
-
 // The announcement may overtake messages with large tensors: they are waited for.
 TEST(CommunicatorFailure, WhatIsOnItsWayWhenAPeerLeavesCounts) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
