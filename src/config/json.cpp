@@ -96,6 +96,11 @@ class Builder final : public Events {
 Json parse_json(std::string_view text, const std::string& name) {
   SMP_REQUIRE(text.size() <= kMostJsonBytes, name, ": has ", text.size(),
               " bytes, of which at most ", kMostJsonBytes, " are read; is it another file?");
+  // The parser takes it for the end, and files that a crash cut off are filled up with it.
+  const auto zero = text.find('\0');
+  SMP_REQUIRE(
+      zero == std::string_view::npos, name, ": byte ", zero + 1,
+      " is 0, which is no JSON; is it another file, or was it cut off while it was written?");
   Builder builder(name);
   Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json, /*strict=*/true,
                   /*ignore_comments=*/true);

@@ -30,6 +30,13 @@ TEST(JsonText, MustNotHoldAKeyTwiceInOneObject) {
             "accepted");
 }
 
+TEST(JsonText, HoldsNoByteZero) {
+  using namespace std::string_literals;
+  EXPECT_THAT(refusal<UsageError>([] { parse_json("{\"a\": 1}\0\0"s, "plan.json"); }),
+              HasSubstr("plan.json: byte 9 is 0, which is no JSON"));
+  EXPECT_EQ(find_json("{\"a\": 1}\0{\"b\": 2}"s), std::nullopt);
+}
+
 TEST(JsonText, FindsKeysByLineAndColumn) {
   const std::string text = "{\"a\": \"b\",\n  \"b\" : 1}";
   EXPECT_EQ(json_position(text, "a"), "1:2");

@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -38,9 +39,14 @@ struct Passed {
   bool error_if_nonfinite = false;
 };
 
+/// NaN is like NaN.
+bool alike(double own, double other) {
+  return own == other || (std::isnan(own) && std::isnan(other));
+}
+
 /// Returns the difference in words; empty if the options are alike.
 std::string difference(const Passed& own, const Passed& other) {
-  if (own.max_norm == other.max_norm && own.norm_type == other.norm_type &&
+  if (alike(own.max_norm, other.max_norm) && alike(own.norm_type, other.norm_type) &&
       own.error_if_nonfinite == other.error_if_nonfinite) {
     return {};
   }

@@ -17,11 +17,23 @@ std::string names_of(const Values& values) {
   return values.empty() ? " none" : names;
 }
 
-void set_value(const torch::nn::Module& module, const std::string& name,
-               const at::Tensor& parameter, const at::Tensor& value) {
-  SMP_REQUIRE(value.sizes() == parameter.sizes(), module.name(), ": value for parameter '", name,
-              "' is ", value.sizes(), ", expected ", parameter.sizes());
-  parameter.set_data(value.detach().clone());
+void require_sizes(torch::nn::Module& module, const std::string& path, const Values& values) {
+  const auto* const distributed = dynamic_cast<DistributedModule*>(&module);
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    const auto& value = values.at(path_below(path, item.key()));
+    auto expected = item.value().sizes().vec();
+    const bool cut = distributed != nullptr && distributed->slice_dim(item.key());
+    if (cut) {
+      const auto& [dim, whole] = distributed->sliced().at(item.key());
+      expected[static_cast<std::size_t>(dim)] = whole;
+    }
+    SMP_REQUIRE(value.sizes() == at::IntArrayRef(expected), module.name(),
+                ": value for parameter '", path_below(path, item.key()), "' is ", value.sizes(),
+                ", expected ", cut ? "the whole, " : "", at::IntArrayRef(expected));
+  }
+  for (const auto& child : module.named_children()) {
+    require_sizes(*child.value(), path_below(path, child.key()), values);
+  }
 }
 
 void set_values_of(torch::nn::Module& module, const std::string& path, const Values& values) {
@@ -31,7 +43,7 @@ void set_values_of(torch::nn::Module& module, const std::string& path, const Val
     if (distributed != nullptr && distributed->slice_dim(item.key())) {
       distributed->set_whole(item.key(), value);
     } else {
-      set_value(module, item.key(), item.value(), value);
+      item.value().set_data(value.detach().clone());
     }
   }
   for (const auto& child : module.named_children()) {
@@ -53,6 +65,7 @@ void set_whole_values(torch::nn::Module& module, const Values& values) {
     SMP_REQUIRE(parameters.contains(name), "set_whole_values of ", module.name(), ": parameter '",
                 name, "' is none of its own; leave it out");
   }
+  require_sizes(module, "", values);
   set_values_of(module, "", values);
 }
 

@@ -185,6 +185,21 @@ TEST(ClipGrad, WithoutGradientsTheNormIsZero) {
   });
 }
 
+/// As LibTorch's. Ranks that all pass NaN pass the same.
+TEST(ClipGrad, ALimitThatIsNoNumberMakesGradientsNoNumbers) {
+  on_ranks(2, [] {
+    FarModel own;
+    auto train = smp::step([&](Tensor x) {
+      if (!is_tracing()) own.model.backward(own.model(x).sum());
+    });
+    train(rows(4));
+    EXPECT_GT(clip_grad_norm_(own.model, std::nan("")), 0);
+    for (const auto& parameter : own.model.local_parameters()) {
+      EXPECT_TRUE(parameter.grad().isnan().all().item<bool>());
+    }
+  });
+}
+
 TEST(ClipGrad, WhatCannotBeIsRefused) {
   on_ranks(2, [] {
     FarModel own;

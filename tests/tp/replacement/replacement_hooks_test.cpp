@@ -309,9 +309,11 @@ TEST(ReplacementHooks, SetWholeValuesOfAllParameters) {
         nn::DistributedLinear layer(4, 3);
         const auto weight = torch::arange(12.).view({3, 4});
         EXPECT_THAT(refusal<UsageError>([&] {
-                      set_whole_values(*layer, {{"weight", weight}, {"bias", torch::ones(4)}});
+                      set_whole_values(*layer, {{"weight", weight.to(torch::kDouble)},
+                                                {"bias", torch::ones(4)}});
                     }),
                     HasSubstr("'bias' is [4], expected [3]"));
+        EXPECT_EQ(layer->weight.scalar_type(), torch::kFloat) << "nothing is changed";
         const auto drawn = layer->origin("weight");
         const auto with = [&](const std::map<std::string, at::Tensor>& values) {
           return refusal<UsageError>([&] { set_whole_values(*layer, values); });
