@@ -90,7 +90,8 @@ struct ProjectionsImpl : torch::nn::Module {
     for (std::size_t i = 0; i < channels.size(); ++i) {
       layers.push_back(
           register_module("layer" + std::to_string(i),
-                          tp::first_product(layout, width, channels[i], shares[i], std::nullopt)));
+                          tp::first_product(layout, width, channels[i], shares[i], std::nullopt,
+                                            /*has_bias=*/true)));
     }
   }
   Tensor forward(const Tensor& x) {

@@ -46,7 +46,7 @@ at::Tensor causal_mask_for(const at::Tensor& rows, const at::Tensor& tokens,
 }
 
 at::Tensor attention(const AttentionHeads& heads, const at::Tensor& mask, double dropout,
-                     bool is_causal) {
+                     bool is_causal, std::optional<double> scale) {
   check_heads(heads);
   SMP_REQUIRE(!is_causal || !mask.defined(),
               "attention: is_causal together with a mask, of which LibTorch's kernels make "
@@ -56,9 +56,8 @@ at::Tensor attention(const AttentionHeads& heads, const at::Tensor& mask, double
   const auto given = mask.defined() ? std::optional(mask) : std::nullopt;
   // LibTorch's fast kernel on CPUs gives a mask no gradient, without a word.
   if (mask.defined() && mask.requires_grad()) {
-    return std::get<0>(at::_scaled_dot_product_attention_math(query, heads.key, heads.value, given,
-                                                              dropout, is_causal, std::nullopt,
-                                                              std::nullopt, group > 1));
+    return std::get<0>(at::_scaled_dot_product_attention_math(
+        query, heads.key, heads.value, given, dropout, is_causal, std::nullopt, scale, group > 1));
   }
   // On CUDA a mask beside enable_gqa leaves LibTorch only the kernel that keeps all scores.
   const bool repeats = group > 1 && mask.defined() && query.is_cuda();
@@ -66,7 +65,7 @@ at::Tensor attention(const AttentionHeads& heads, const at::Tensor& mask, double
     return repeats ? of_group.repeat_interleave(group, 1) : of_group;
   };
   return at::scaled_dot_product_attention(query, shared(heads.key), shared(heads.value), given,
-                                          dropout, is_causal, std::nullopt,
+                                          dropout, is_causal, scale,
                                           /*enable_gqa=*/group > 1 && !repeats);
 }
 

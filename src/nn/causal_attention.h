@@ -27,7 +27,8 @@ at::Tensor causal_mask_for(const at::Tensor& rows, const at::Tensor& tokens,
 
 /// Attends from each query to the keys, as AttentionCore says: [B, H, T, D].
 /// @param dropout  of weights of the attention
+/// @param scale    what scores are multiplied by; nothing: 1 / sqrt(D)
 at::Tensor attention(const AttentionHeads& heads, const at::Tensor& mask, double dropout,
-                     bool is_causal);
+                     bool is_causal, std::optional<double> scale = {});
 
 }  // namespace smp::nn

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <optional>
 #include <ostream>
 
 #include "smp/detail/export.h"
@@ -23,8 +24,10 @@ class SMP_API DistributedAttentionCoreImpl : public torch::nn::Module {
   explicit DistributedAttentionCoreImpl(double dropout = 0);
 
   /// Computes AttentionCoreImpl::forward() of these heads.
+  /// @param scale  what scores are multiplied by; nothing: 1 / sqrt(D)
   at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                     const at::Tensor& mask = {}, bool is_causal = false);
+                     const at::Tensor& mask = {}, bool is_causal = false,
+                     const std::optional<double>& scale = {});
   void pretty_print(std::ostream& stream) const override;
 
   const double dropout;

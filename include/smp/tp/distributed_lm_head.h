@@ -19,9 +19,10 @@ struct TransformerLMHeadOptions {
   AttentionLayerOptions attention = {};  ///< of every layer, with cross-attention or without
   TransformerOutputLayerOptions output = {};
   std::int64_t num_layers = 12;
-  std::int64_t vocab_size = 30522;    ///< any number
-  std::int64_t num_positions = 1024;  ///< longest sequence
-  std::int64_t num_token_types = 0;   ///< 0: there are none
+  std::int64_t vocab_size = 30522;  ///< any number
+  /// Longest sequence; 0: there is no table of positions, and any length will do.
+  std::int64_t num_positions = 1024;
+  std::int64_t num_token_types = 0;  ///< 0: there are none
   double embedding_dropout_prob = 0.1;
 };
 
@@ -37,10 +38,10 @@ struct LanguageInputs {
 
 namespace nn {
 
-/// Embeddings of tokens, positions and, if wanted, token types; layers; a last norm if the layers
-/// have their norms before (pre_layernorm); and scores by the table of the tokens, split along the
-/// vocabulary (DistributedVocabulary), without bias. Positions and types are whole on each rank.
-/// With the deviation of `attention`, all weights start from N(0, initializer_range).
+/// Embeddings of tokens and, if wanted, of positions and token types; layers; a last norm if the
+/// layers have their norms before (pre_layernorm); and scores by the table of the tokens, split
+/// along the vocabulary (DistributedVocabulary), without bias. Positions and types are whole on
+/// each rank. With the deviation of `attention`, all weights start from N(0, initializer_range).
 class SMP_API DistributedTransformerLMHeadImpl : public torch::nn::Module {
  public:
   /// Makes the layers. @throws UsageError  as the layers; hidden sizes differ.

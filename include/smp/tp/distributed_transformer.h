@@ -5,8 +5,8 @@
 // heads, G heads of keys and values, D attention head size, I intermediate size. Sizes in options
 // are those of the whole layer.
 //
-// Option `optimize`, or the setting of that name, chooses between two layouts; parameters have the
-// same names, values and, in files, shapes in both.
+// Option `optimize`, or the setting of that name, chooses among three layouts; parameters have the
+// same names, values and, in files, shapes in all.
 //
 // "speed" (App. F.1): first products of a block are split along output channels, second ones along
 // input channels. The paper reduces the sum on every rank; here it is reduced straight to the rank
@@ -31,6 +31,11 @@
 // is called with whole samples, as all are outside of DistributedTransformer, adds an all-to-all
 // before and after, of (T-1)/T·B·S·H elements each.
 //
+// "sequence", of a batch that all ranks have: products are cut as with "speed", and between blocks
+// a rank has its positions (docs/layers.md, tp/slices/sequence_parts.h).
+//
+//     [N, S/T, H] ─ all-gather ─► [N, S, H] ─ block/T ─► sums ─ reduce-scatter ─► [N, S/T, H]
+//
 // Dropout draws other masks on every rank.
 #pragma once
 
@@ -43,7 +48,9 @@
 #include <vector>
 
 #include "smp/module.h"
+#include "smp/nn/rotary_embedding.h"
 #include "smp/tp/distributed_module.h"
+#include "smp/tp/relative_positions.h"
 
 namespace smp {
 
@@ -65,12 +72,28 @@ struct AttentionLayerOptions {
   std::optional<std::int64_t> causal_mask_size = {};
   bool pre_layernorm = false;
   bool post_layernorm = true;  ///< one of the two, or both
+  std::string norm = "layer";  ///< or "rms", as nn::RMSNorm
+  bool bias = true;            ///< of the products that make queries, keys and values
+  bool output_bias = true;     ///< of the product after attention
+  /// What scores are multiplied by; nothing: 1 / sqrt(D). T5 has 1.
+  std::optional<double> attention_scale = {};
+  /// With a value, self-attention turns queries and keys by their positions; its head_dim is D.
+  std::optional<nn::RotaryEmbeddingOptions> rotary = {};
+  /// With a value, self-attention adds numbers that it learns of distances, for each head. Of a
+  /// stack the first layer has the table, and gives the others what it reads there.
+  std::optional<RelativePositionOptions> relative_positions = {};
+  /// With a value, scores of self-attention fall with the distance, by slopes of which this is the
+  /// largest exponent (Press et al., ALiBi, 2022; the original's default is 8).
+  std::optional<double> alibi_bias_max = {};
+  /// Sums and norms between blocks are made in float32 where a layer has 16 bits, and its hidden
+  /// state is float32 from the first sum on.
+  bool fp32_residual_addition = false;
   /// G, the number of heads of keys and values, each of which A/G heads of queries share (Ainslie
   /// et al., GQA, 2023). Nothing: as many as heads. If T does not divide G, and G is not A, "speed"
   /// keeps the weights of keys and values whole on every rank, which computes those heads that it
   /// needs.
   std::optional<std::int64_t> num_key_value_heads = {};
-  std::string optimize = {};  ///< "speed" or "memory"; empty: as the setting
+  std::string optimize = {};  ///< "speed", "memory" or "sequence"; empty: as the setting
 };
 
 /// The sizes of a layer of two linear maps with its residual sum, and how it starts and computes;
@@ -87,31 +110,40 @@ struct TransformerOutputLayerOptions {
   bool use_normal_initialization = false;
   bool pre_layernorm = false;
   bool post_layernorm = true;
-  std::string optimize = {};  ///< "speed" or "memory"; empty: as the setting
+  std::string norm = "layer";
+  bool bias = true;  ///< of all products
+  bool fp32_residual_addition = false;
+  std::string optimize = {};  ///< "speed", "memory" or "sequence"; empty: as the setting
 };
 
 /// The values that go through a stack of layers; each layer returns them with another `hidden`.
 struct TransformerState {
-  at::Tensor hidden;        ///< [B, S, H]
-  at::Tensor mask;          ///< [B or 1, 1, 1, S], added to scores; undefined: none
-  at::Tensor cross_states;  ///< [B, S', H], with cross-attention
-  at::Tensor cross_mask;    ///< [B or 1, 1, 1, S']
+  at::Tensor hidden = {};        ///< [B, S, H]
+  at::Tensor mask = {};          ///< [B or 1, 1, 1, S], added to scores; undefined: none
+  at::Tensor cross_states = {};  ///< [B, S', H], with cross-attention
+  at::Tensor cross_mask = {};    ///< [B or 1, 1, 1, S']
   /// True between layers of layout "memory": hidden and cross states are slices [T·B, S, H/T] of
   /// the samples of all ranks, and masks are those of all. (T·B stands for the rows of the one
   /// batch if it is prescaled.)
   bool sliced = false;
+  at::Tensor positions = {};  ///< integers [B or 1, S] or [S], with rotary; undefined: 0 to S - 1
+  /// What relative positions add to the scores of this rank's heads: [1, heads, S, S]. The first
+  /// layer of a stack writes it.
+  at::Tensor position_bias = {};
 };
 
 namespace nn {
 
 /// Multi-head attention with residual: x + dropout(W_o attention(norm(x))), then a norm; which of
-/// the two norms there are is in the options. With c = ceil(A/T), rank j computes heads j·c to
-/// (j+1)·c - 1. A head that pads is zero, gets no gradient, and is in no file.
+/// the two norms there are, of which kind, and how positions count is in the options. With c =
+/// ceil(A/T), rank j computes heads j·c to (j+1)·c - 1. A head that pads is zero, gets no gradient,
+/// and is in no file.
 class SMP_API DistributedAttentionLayerImpl : public DistributedModule {
  public:
   /// Makes this rank's slices of a new layer.
   /// @throws UsageError  heads are no multiple of those of keys, "memory" cannot divide the hidden
-  ///                     size by T, no norm is wanted, `optimize` is unknown, or no session runs.
+  ///                     size by T, no norm is wanted, `norm` or `optimize` is unknown, positions
+  ///                     with cross-attention or of several kinds, or no session runs.
   explicit DistributedAttentionLayerImpl(const AttentionLayerOptions& options);
   ~DistributedAttentionLayerImpl() override;
 
@@ -120,31 +152,47 @@ class SMP_API DistributedAttentionLayerImpl : public DistributedModule {
   /// @param mask          [B or 1, 1, 1, S] (of the cross states: S'), added to scores; undefined:
   ///                      none, on all ranks alike
   /// @param cross_states  [B, S', H] with cross-attention, else undefined
+  /// @param positions     as TransformerState::positions
+  /// @param biases        as TransformerState::position_bias; undefined: the layer's own, if it has
+  ///                      relative positions
   /// @return [B, S, H]
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& mask,
-                     const at::Tensor& cross_states);
+                     const at::Tensor& cross_states, const at::Tensor& positions = {},
+                     const at::Tensor& biases = {});
   /// Does the same between layers of layout "memory".
   /// @param hidden        [T·B, S, H/T], a slice of the samples of all ranks
   /// @param mask          of all of them: [T·B or 1, 1, 1, S]
   /// @param cross_states  [T·B, S', H/T] with cross-attention, else undefined
+  /// @param positions     of all of them: [T·B or 1, S] or [S]
   /// @return [T·B, S, H/T]. @throws UsageError  the layout is "speed", or T is 1.
   at::Tensor forward_slices(const at::Tensor& hidden, const at::Tensor& mask,
-                            const at::Tensor& cross_states);
+                            const at::Tensor& cross_states, const at::Tensor& positions = {},
+                            const at::Tensor& biases = {});
+  /// Does the same between layers of layout "sequence".
+  /// @param part  [N, ceil(S/T), H], this rank's positions of the batch of N rows that all have;
+  /// all
+  ///              else is as forward() has it
+  /// @return [N, ceil(S/T), H]. @throws UsageError  the layout is another one.
+  at::Tensor forward_part(const at::Tensor& part, std::int64_t length, const at::Tensor& mask,
+                          const at::Tensor& cross_states, const at::Tensor& positions,
+                          const at::Tensor& biases);
+  /// Returns what relative positions add to the scores of this rank's heads, in a sequence of
+  /// `length`: [1, heads, length, length]. @throws UsageError  the layer has none.
+  at::Tensor position_bias(std::int64_t length);
 
   const AttentionLayerOptions options;
 
  private:
   struct Parts;
-  void require_sources(const at::Tensor& hidden, const at::Tensor& cross_states,
-                       std::int64_t width) const;
-  at::Tensor block(const at::Tensor& hidden, const at::Tensor& mask,
-                   const at::Tensor& cross_states);
-  std::vector<at::Tensor> projected(const at::Tensor& hidden, const at::Tensor& cross_states);
-  at::Tensor attend(const std::vector<at::Tensor>& channels, const at::Tensor& mask);
-  at::Tensor added_to_scores(const at::Tensor& queries, const at::Tensor& keys,
-                             const at::Tensor& mask) const;
+  struct Call;
+  void require_sources(const Call& call, std::int64_t width) const;
+  at::Tensor block(const Call& call);
+  std::vector<at::Tensor> projected(const Call& call);
+  at::Tensor attend(const std::vector<at::Tensor>& channels, const Call& call);
+  at::Tensor added_to_scores(const at::Tensor& queries, const at::Tensor& keys, const Call& call);
   at::Tensor heads_of(const at::Tensor& channels) const;
-  at::Tensor keys_of(const at::Tensor& channels) const;
+  at::Tensor for_own_heads(const at::Tensor& keys) const;
+  at::Tensor biases_of(const at::Tensor& queries, const at::Tensor& given);
   std::shared_ptr<Parts> parts_;
 };
 
@@ -165,17 +213,21 @@ class SMP_API DistributedTransformerOutputLayerImpl : public DistributedModule {
   /// Does the same between layers of layout "memory": [T·B, S, H/T] -> [T·B, S, H/T].
   /// @throws UsageError  the layout is "speed", or T is 1.
   at::Tensor forward_slices(const at::Tensor& hidden);
+  /// Does the same between layers of layout "sequence": [N, ceil(S/T), H] -> [N, ceil(S/T), H].
+  /// @throws UsageError  the layout is another one.
+  at::Tensor forward_part(const at::Tensor& part, std::int64_t length);
 
   const TransformerOutputLayerOptions options;
 
  private:
   struct Parts;
-  at::Tensor block(const at::Tensor& hidden);
+  struct Call;
+  at::Tensor block(const Call& call);
   std::shared_ptr<Parts> parts_;
 };
 
-SMP_MODULE(DistributedAttentionLayer, forward_slices);
-SMP_MODULE(DistributedTransformerOutputLayer, forward_slices);
+SMP_MODULE(DistributedAttentionLayer, forward_slices, forward_part, position_bias);
+SMP_MODULE(DistributedTransformerOutputLayer, forward_slices, forward_part);
 
 /// Self-attention, cross-attention if wanted, and the block of two products. A state that comes
 /// sliced leaves sliced.
@@ -192,8 +244,10 @@ class SMP_API DistributedTransformerLayerImpl : public torch::nn::Module {
   DistributedTransformerOutputLayer output{nullptr};
 
  private:
-  TransformerState run_slices(TransformerState state);
+  at::Tensor run_slices(const TransformerState& state);
+  at::Tensor run_parts(const TransformerState& state);
   bool slices_ = false;  // layout "memory"
+  bool parts_ = false;   // layout "sequence"
 };
 SMP_MODULE(DistributedTransformerLayer);
 

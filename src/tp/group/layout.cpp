@@ -14,12 +14,9 @@ Layout layout_named(const std::string& name, const char* layer) {
   return Layout::kSequence;
 }
 
-Layout layout_of(const std::string& name, const char* layer, bool has_sequence) {
+Layout layout_of(const std::string& name, const char* layer) {
   const auto& own = TensorParallel::current();
   const auto wanted = name.empty() ? own.layout() : layout_named(name, layer);
-  SMP_REQUIRE(has_sequence || wanted != Layout::kSequence, layer,
-              ": optimize is \"sequence\", which decoder layers have; set it to \"speed\" or "
-              "\"memory\" for this layer");
   if (own.size() == 1) return Layout::kSpeed;
   return wanted == Layout::kSequence && !own.same_batch() ? Layout::kSpeed : wanted;
 }

@@ -18,10 +18,9 @@ enum class Layout : std::uint8_t {
 /// Returns the layout of a name; empty: that of the setting `optimize`. On a single rank there is
 /// nothing to cut, and layers are those of kSpeed; so they are with kSequence where each rank has
 /// samples of its own, which are cut along the batch already.
-/// @param layer         for the message
-/// @param has_sequence  whether `layer` has the layout kSequence
-/// @throws UsageError  another name, a layout that the layer has not, or no session runs.
-Layout layout_of(const std::string& name, const char* layer, bool has_sequence = false);
+/// @param layer  for the message
+/// @throws UsageError  another name, or no session runs.
+Layout layout_of(const std::string& name, const char* layer);
 
 /// Returns the layout of a name: "speed", "memory" or "sequence". @throws UsageError  naming
 /// `layer`, if it is none of them.

@@ -30,11 +30,12 @@ DistributedAttentionCoreImpl::DistributedAttentionCoreImpl(double probability)
 
 at::Tensor DistributedAttentionCoreImpl::forward(const at::Tensor& query, const at::Tensor& key,
                                                  const at::Tensor& value, const at::Tensor& mask,
-                                                 bool is_causal) {
+                                                 bool is_causal,
+                                                 const std::optional<double>& scale) {
   const double dropped = is_training() ? dropout : 0;
   const tp::OwnNumbers numbers(dropped > 0 && !query.is_meta());
   if (query.dim() == 4 && query.size(1) == 0) return of_no_heads(query, key, value, mask);
-  return attention({query, key, value}, mask, dropped, is_causal);
+  return attention({query, key, value}, mask, dropped, is_causal, scale);
 }
 
 void DistributedAttentionCoreImpl::pretty_print(std::ostream& stream) const {

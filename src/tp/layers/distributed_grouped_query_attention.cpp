@@ -7,6 +7,7 @@
 #include "smp/tp/batch_primitives.h"
 #include "smp/tp/distributed_attention_core.h"
 #include "tp/group/tensor_parallel.h"
+#include "tp/layers/rotary_of_ranks.h"
 #include "tp/slices/block_layout.h"
 #include "tp/slices/block_products.h"
 #include "tp/slices/split_rms_norm.h"
@@ -47,25 +48,6 @@ struct DistributedGroupedQueryAttentionImpl::Parts {
   at::Tensor heads_of(const at::Tensor& channels, tp::SplitRmsNorm& norm) const {
     const auto split = channels.unflatten(-1, {-1, rotary.options.head_dim()});
     return (norm ? norm->of_own_rows(split) : split).transpose(1, 2);
-  }
-
-  /// Turns queries and keys of all ranks' samples as each rank's batch by itself would be: dynamic
-  /// frequencies go by the longest position of a batch.
-  std::tuple<at::Tensor, at::Tensor> turned(const at::Tensor& query, const at::Tensor& key,
-                                            const at::Tensor& positions) {
-    const auto& group = tp::TensorParallel::current();
-    const bool apart = rotary.options.scaling() == RotaryScaling::kDynamic && positions.defined() &&
-                       positions.size(0) == query.size(0) && !group.same_batch();
-    if (!apart) return rotary.forward(query, key, positions);
-    const auto of_ranks = [&](const at::Tensor& all) { return all.tensor_split(group.size()); };
-    const auto queries = of_ranks(query), keys = of_ranks(key), places = of_ranks(positions);
-    std::vector<at::Tensor> turned_queries, turned_keys;
-    for (std::size_t i = 0; i < queries.size(); ++i) {
-      const auto [of_queries, of_keys] = rotary.forward(queries[i], keys[i], places[i]);
-      turned_queries.push_back(of_queries);
-      turned_keys.push_back(of_keys);
-    }
-    return {at::cat(turned_queries), at::cat(turned_keys)};
   }
 
   const tp::Layout layout;
@@ -174,8 +156,8 @@ at::Tensor DistributedGroupedQueryAttentionImpl::attend(const std::vector<at::Te
   const auto size = options.rotary().head_dim(), real = own.heads.real_heads();
   const auto padding = channels[0].size(-1) - real * size;
   const auto real_channels = channels[0].narrow(-1, 0, real * size);
-  const auto turned = own.turned(own.heads_of(real_channels, own.query_norm),
-                                 own.heads_of(channels[1], own.key_norm), positions);
+  const auto turned = tp::turned_for_ranks(own.rotary, own.heads_of(real_channels, own.query_norm),
+                                           own.heads_of(channels[1], own.key_norm), positions);
   // A view would keep the queries and keys beside which they were made.
   const auto values = own.heads_of(channels[2], own.none).contiguous();
   const auto mask = causal_mask_for(channels[0], tokens, options.window());

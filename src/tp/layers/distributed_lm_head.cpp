@@ -4,13 +4,13 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/normalization.h>
 
 #include <string>
 #include <vector>
 
 #include "base/check.h"
 #include "tp/group/layout.h"
+#include "tp/layers/block_norms.h"
 #include "tp/slices/sliced_state.h"
 
 namespace smp::nn {
@@ -41,7 +41,7 @@ struct DistributedTransformerLMHeadImpl::Parts {
   DistributedVocabulary vocabulary{nullptr};
   torch::nn::Embedding positions{nullptr}, types{nullptr};
   std::vector<DistributedTransformerLayer> layers;
-  torch::nn::LayerNorm norm{nullptr};
+  tp::BlockNorm norm;   // of nothing, if layers have theirs after
   bool slices = false;  // between layers, which have layout "memory"
 };
 
@@ -56,31 +56,39 @@ DistributedTransformerLMHeadImpl::DistributedTransformerLMHeadImpl(
                                           attention.use_normal_initialization
                                               ? std::optional(attention.initializer_range)
                                               : std::nullopt));
-  own.positions = register_module("positions", table_of(options.num_positions, attention));
+  if (options.num_positions > 0) {
+    own.positions = register_module("positions", table_of(options.num_positions, attention));
+  }
   if (options.num_token_types > 0) {
     own.types = register_module("types", table_of(options.num_token_types, attention));
   }
   own.slices = tp::layout_of(attention.optimize, kModel) == tp::Layout::kMemory;
   for (std::int64_t i = 0; i < options.num_layers; ++i) {
+    auto of_layer = attention;
+    if (i > 0) of_layer.relative_positions.reset();  // the first one's are those of all
     own.layers.push_back(register_module("layer" + std::to_string(i),
-                                         DistributedTransformerLayer(attention, options.output)));
+                                         DistributedTransformerLayer(of_layer, options.output)));
   }
   if (!attention.pre_layernorm) return;
-  own.norm = register_module(
-      "norm",
-      torch::nn::LayerNorm(torch::nn::LayerNormOptions({hidden}).eps(attention.layernorm_epsilon)));
+  own.norm = tp::BlockNorm(attention.norm, tp::Layout::kSpeed, hidden, attention.layernorm_epsilon,
+                           kModel);
+  own.norm.register_at(*this, "norm");
 }
 
 DistributedTransformerLMHeadImpl::~DistributedTransformerLMHeadImpl() = default;
 
 void DistributedTransformerLMHeadImpl::require_fitting(const LanguageInputs& inputs) const {
   const auto& tokens = inputs.tokens;
+  const auto longest = options.num_positions;
   SMP_REQUIRE(tokens.defined() && tokens.dim() == 2, kModel, ": tokens are ",
-              tokens.defined() ? base::concat(tokens.sizes()) : "undefined",
-              ", expected [batch, at most ", options.num_positions, "]");
-  SMP_REQUIRE(inputs.positions.defined() || tokens.size(1) <= options.num_positions, kModel,
-              ": tokens are ", tokens.sizes(), ", expected [batch, at most ", options.num_positions,
+              tokens.defined() ? base::concat(tokens.sizes()) : "undefined", ", expected [batch, ",
+              longest > 0 ? base::concat("at most ", longest) : "sequence", "]");
+  SMP_REQUIRE(inputs.positions.defined() || longest == 0 || tokens.size(1) <= longest, kModel,
+              ": tokens are ", tokens.sizes(), ", expected [batch, at most ", longest,
               "]; see num_positions");
+  SMP_REQUIRE(!inputs.positions.defined() || longest > 0 || options.attention.rotary, kModel,
+              ": positions, but the model has no table of them and layers have no rotary "
+              "positions; set num_positions or attention.rotary, or leave them out");
   SMP_REQUIRE(!inputs.types.defined() || !parts_->types.is_empty(), kModel,
               ": token types without num_token_types; set that option, or leave them out");
   SMP_REQUIRE(inputs.cross_states.defined() == options.attention.cross_attention, kModel, ": ",
@@ -94,9 +102,12 @@ void DistributedTransformerLMHeadImpl::require_fitting(const LanguageInputs& inp
 at::Tensor DistributedTransformerLMHeadImpl::embedded(const LanguageInputs& inputs) {
   auto& own = *parts_;
   const auto& tokens = inputs.tokens;
-  const auto positions =
-      inputs.positions.defined() ? inputs.positions : at::arange(tokens.size(1), tokens.options());
-  auto sum = own.vocabulary(tokens) + own.positions(positions);
+  auto sum = own.vocabulary(tokens);
+  if (!own.positions.is_empty()) {
+    sum = sum + own.positions(inputs.positions.defined()
+                                  ? inputs.positions
+                                  : at::arange(tokens.size(1), tokens.options()));
+  }
   if (!own.types.is_empty()) {
     sum = sum + own.types(inputs.types.defined() ? inputs.types : at::zeros_like(tokens));
   }
@@ -107,14 +118,16 @@ at::Tensor DistributedTransformerLMHeadImpl::hidden(const LanguageInputs& inputs
   require_fitting(inputs);
   auto& own = *parts_;
   TransformerState state;
-  state.hidden = embedded(inputs);
+  const auto embeddings = embedded(inputs);
+  state.hidden = embeddings;
   state.mask = inputs.mask;
   state.cross_states = inputs.cross_states;
   state.cross_mask = inputs.cross_mask;
+  if (options.attention.rotary) state.positions = inputs.positions;
   if (own.slices) state = tp::sliced(state);
   for (auto& layer : own.layers) state = layer(state);
   const auto last = own.slices ? tp::own_samples(state.hidden) : state.hidden;
-  return own.norm.is_empty() ? last : own.norm(last);
+  return own.norm(last, tp::Layout::kSpeed).to(embeddings.scalar_type());
 }
 
 at::Tensor DistributedTransformerLMHeadImpl::scores(const LanguageInputs& inputs) {

@@ -10,7 +10,7 @@
 namespace smp::tp {
 
 Layout layout_of_block(const std::string& name, std::int64_t width, const char* layer) {
-  const auto layout = layout_of(name, layer, /*has_sequence=*/true);
+  const auto layout = layout_of(name, layer);
   const auto ranks = TensorParallel::current().size();
   SMP_REQUIRE(layout != Layout::kMemory || width % ranks == 0, layer,
               ": with optimize \"memory\" width ", width, " cannot be divided by the ", ranks,

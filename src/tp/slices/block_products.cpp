@@ -95,13 +95,13 @@ LinearCut cut_of_second(Layout layout, const ChannelShare& share) {
 }
 
 SplitLinear first_product(Layout layout, std::int64_t in_features, std::int64_t out_features,
-                          const ChannelShare& share, NormalDeviation deviation) {
-  return SplitLinear(in_features, out_features, cut_of_first(layout, share), deviation);
+                          const ChannelShare& share, NormalDeviation deviation, bool has_bias) {
+  return SplitLinear(in_features, out_features, cut_of_first(layout, share), deviation, has_bias);
 }
 
 SplitLinear second_product(Layout layout, std::int64_t in_features, std::int64_t out_features,
-                           const ChannelShare& share, NormalDeviation deviation) {
-  return SplitLinear(in_features, out_features, cut_of_second(layout, share), deviation);
+                           const ChannelShare& share, NormalDeviation deviation, bool has_bias) {
+  return SplitLinear(in_features, out_features, cut_of_second(layout, share), deviation, has_bias);
 }
 
 at::Tensor read_by_products(Layout layout, const at::Tensor& x) {

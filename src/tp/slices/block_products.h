@@ -35,10 +35,10 @@ LinearCut cut_of_second(Layout layout, const ChannelShare& share);
 
 /// Returns the layer into a block; its outputs are the channels of `share`.
 SplitLinear first_product(Layout layout, std::int64_t in_features, std::int64_t out_features,
-                          const ChannelShare& share, NormalDeviation deviation);
+                          const ChannelShare& share, NormalDeviation deviation, bool has_bias);
 /// Returns the layer out of a block; its inputs are the channels of `share`.
 SplitLinear second_product(Layout layout, std::int64_t in_features, std::int64_t out_features,
-                           const ChannelShare& share, NormalDeviation deviation);
+                           const ChannelShare& share, NormalDeviation deviation, bool has_bias);
 
 /// Returns x as first products read it: with kSpeed the samples of all ranks. With kSpeed forward
 /// sends (T-1)·B·S·H elements from each rank, and backward as many.

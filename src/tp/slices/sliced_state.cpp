@@ -4,6 +4,7 @@
 #include "smp/tp/batch_primitives.h"
 
 #include "tp/group/tensor_parallel.h"
+#include "tp/slices/block_layout.h"
 
 namespace smp::tp {
 namespace {
@@ -16,8 +17,13 @@ at::Tensor slices_of(const at::Tensor& own) {
 
 TransformerState sliced(const TransformerState& own) {
   const auto batch = own.hidden.size(0);
-  return {slices_of(own.hidden), mask_of_all(own.mask, batch), slices_of(own.cross_states),
-          mask_of_all(own.cross_mask, batch), /*sliced=*/true};
+  return {.hidden = slices_of(own.hidden),
+          .mask = mask_of_all(own.mask, batch),
+          .cross_states = slices_of(own.cross_states),
+          .cross_mask = mask_of_all(own.cross_mask, batch),
+          .sliced = true,
+          .positions = rows_of_all(own.positions, batch),
+          .position_bias = own.position_bias};
 }
 
 at::Tensor own_samples(const at::Tensor& slices) { return batch_of_slices_for_tp(slices, -1); }

@@ -9,8 +9,8 @@
 namespace smp::tp {
 
 /// Returns a slice of the hidden size of all ranks' samples: hidden and cross states [T·B, S, H/T],
-/// and masks of all samples. It takes an all-to-all of each, forward and backward; of a prescaled
-/// batch, nothing in forward and an all-gather in backward.
+/// and masks and positions of all samples. It takes an all-to-all of each, forward and backward; of
+/// a prescaled batch, nothing in forward and an all-gather in backward.
 TransformerState sliced(const TransformerState& own);
 /// Returns the hidden state of one's own samples: [T·B, S, H/T] -> [B, S, H]. It takes an
 /// all-to-all; of a prescaled batch, whose samples are returned all, an all-gather.

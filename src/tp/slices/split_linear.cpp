@@ -9,20 +9,21 @@ namespace {
 
 /// Makes the whole layer, because its values are drawn as a whole.
 torch::nn::Linear whole_layer(std::int64_t in_features, std::int64_t out_features,
-                              NormalDeviation deviation) {
-  torch::nn::Linear whole(in_features, out_features);
+                              NormalDeviation deviation, bool has_bias) {
+  torch::nn::Linear whole(torch::nn::LinearOptions(in_features, out_features).bias(has_bias));
   if (!deviation) return whole;
   const at::NoGradGuard no_grad;
   whole->weight.normal_(0, *deviation);
-  whole->bias.zero_();
+  if (has_bias) whole->bias.zero_();
   return whole;
 }
 
 }  // namespace
 
 SplitLinearImpl::SplitLinearImpl(std::int64_t in_features, std::int64_t out_features,
-                                 const LinearCut& cut, NormalDeviation deviation)
-    : SplitLinearImpl(*whole_layer(in_features, out_features, deviation), cut, Keep::kCopies) {}
+                                 const LinearCut& cut, NormalDeviation deviation, bool has_bias)
+    : SplitLinearImpl(*whole_layer(in_features, out_features, deviation, has_bias), cut,
+                      Keep::kCopies) {}
 
 SplitLinearImpl::SplitLinearImpl(const torch::nn::LinearImpl& whole, const LinearCut& cut,
                                  Keep keep) {

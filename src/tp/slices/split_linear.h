@@ -37,7 +37,7 @@ enum class Keep : std::uint8_t {
 class SplitLinearImpl : public DistributedModule {
  public:
   SplitLinearImpl(std::int64_t in_features, std::int64_t out_features, const LinearCut& cut,
-                  NormalDeviation deviation);
+                  NormalDeviation deviation, bool has_bias = true);
 
   /// Cuts the parameters of `whole`, which may have no bias.
   SplitLinearImpl(const torch::nn::LinearImpl& whole, const LinearCut& cut, Keep keep);

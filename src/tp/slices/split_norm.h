@@ -11,13 +11,16 @@
 
 namespace smp::tp {
 
-/// A torch::nn::LayerNorm over the hidden size, cut along it with kMemory. The whole has `size`
-/// elements, a multiple of T in that case.
+/// A torch::nn::LayerNorm over the hidden size, cut along it with kMemory, else whole. The whole
+/// has `size` elements, a multiple of T in that case.
 class SplitNormImpl : public DistributedModule {
  public:
   SplitNormImpl(Layout layout, std::int64_t size, double epsilon);
-  /// @param x  [.., H], or [.., H/T]
+  /// @param x  [.., H], or [.., H/T]; of the type of the parameters, or of more bits
   at::Tensor forward(const at::Tensor& x);
+  /// Normalises rows [.., H] that no other rank has, with a weight that is not cut: what the ranks
+  /// give to its gradient is added up.
+  at::Tensor of_own_rows(const at::Tensor& x);
 
   at::Tensor weight;  ///< [H] or [H/T]
   at::Tensor bias;    ///< [H] or [H/T]

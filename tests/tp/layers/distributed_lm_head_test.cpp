@@ -45,25 +45,34 @@ torch::nn::Embedding table(std::int64_t rows, const TransformerLMHeadOptions& op
 
 struct PlainModelImpl : torch::nn::Module {
   explicit PlainModelImpl(const TransformerLMHeadOptions& options)
-      : vocabulary(register_module("vocabulary", table(kTokens, options))),
-        positions(register_module("positions", table(kPositions, options))) {
+      : vocabulary(register_module("vocabulary", table(kTokens, options))) {
+    if (options.num_positions > 0) {
+      positions = register_module("positions", table(kPositions, options));
+    }
     if (options.num_token_types > 0) {
       types = register_module("types", table(options.num_token_types, options));
     }
+    auto attention = options.attention;
     for (int i = 0; i < options.num_layers; ++i) {
-      layers.push_back(register_module("layer" + std::to_string(i),
-                                       PlainLayer(options.attention, options.output)));
+      layers.push_back(
+          register_module("layer" + std::to_string(i), PlainLayer(attention, options.output)));
+      attention.relative_positions.reset();
     }
     if (options.attention.pre_layernorm) {
-      last = register_module("norm", norm(options.attention.layernorm_epsilon));
+      last = register_module("norm", norm_of(options.attention));
     }
   }
   at::Tensor hidden(const LanguageInputs& inputs) {
     const auto& tokens = inputs.tokens;
     TransformerState state;
-    state.hidden =
-        vocabulary(tokens) +
-        positions(inputs.positions.defined() ? inputs.positions : at::arange(tokens.size(1)));
+    state.hidden = vocabulary(tokens);
+    if (!positions.is_empty()) {
+      state.hidden =
+          state.hidden +
+          positions(inputs.positions.defined() ? inputs.positions : at::arange(tokens.size(1)));
+    } else {
+      state.positions = inputs.positions;
+    }
     if (!types.is_empty()) {
       state.hidden =
           state.hidden + types(inputs.types.defined() ? inputs.types : at::zeros_like(tokens));
@@ -90,9 +99,9 @@ struct PlainModelImpl : torch::nn::Module {
                     const at::Tensor& kinds) {
     return losses_of({tokens, mask, kinds, {}, {}, {}}, labels);
   }
-  torch::nn::Embedding vocabulary, positions, types{nullptr};
+  torch::nn::Embedding vocabulary, positions{nullptr}, types{nullptr};
   std::vector<PlainLayer> layers;
-  torch::nn::LayerNorm last{nullptr};
+  PlainNorm last{nullptr};
 };
 TORCH_MODULE(PlainModel);
 
@@ -116,7 +125,7 @@ struct BoundModelImpl : torch::nn::Module {
 
 TEST(DistributedTransformerLMHead, EqualsThePlainModel) {
   for (const int size : {1, 2, 4}) {
-    for (int bits = 0; bits < 16; ++bits) {
+    for (int bits = 0; bits < 24; ++bits) {
       const bool losses = bits & 1, inputs = bits & 4;
       auto options = bits & 2 ? with_norms_before(small_options()) : small_options();
       options.num_token_types = inputs ? kTypes : 0;
@@ -128,7 +137,8 @@ TEST(DistributedTransformerLMHead, EqualsThePlainModel) {
             return std::make_shared<BoundModelImpl<nn::DistributedTransformerLMHead>>(
                 options, losses, inputs);
           },
-          whole_numbers(size, {2, 5}, kTokens), 1e-11);
+          whole_numbers(size, {2, 5}, kTokens), 1e-11, at::kDouble,
+          seen_in_parts(options.attention.optimize));
     }
   }
 }
@@ -169,7 +179,7 @@ TEST(DistributedTransformerLMHead, TakesPositionsAndAnotherSequence) {
                         return std::make_shared<WholeModelImpl<nn::DistributedTransformerLMHead>>(
                             options, asked);
                       },
-                      whole_numbers(2, {2, 5}, kTokens), 1e-11);
+                      whole_numbers(2, {2, 5}, kTokens), 1e-11, at::kDouble, seen_in_parts(layout));
     }
   }
 }
@@ -200,14 +210,33 @@ struct LanguageLossImpl : torch::nn::Module {
 };
 SMP_MODULE(LanguageLoss);
 
+enum class Shape { kGpt, kLlama, kT5, kMpt };
+
 /// Heads that T divides, heads of which some share keys, and heads that are padded.
 struct Variant {
   const char* layout;
   std::int64_t heads, key_heads;
+  Shape shape = Shape::kGpt;
 };
+
+/// No layer of today's models has biases, and none a table of positions.
+TransformerLMHeadOptions of_today(TransformerLMHeadOptions options, Shape shape) {
+  auto& attention = options.attention;
+  options.num_positions = 0;
+  attention.norm = options.output.norm = shape == Shape::kMpt ? "layer" : "rms";
+  attention.bias = attention.output_bias = options.output.bias = false;
+  attention.attention_head_size = 4;
+  if (shape == Shape::kLlama) attention.rotary = nn::RotaryEmbeddingOptions(4);
+  if (shape == Shape::kLlama) options.output.activation = "swiglu";
+  if (shape == Shape::kT5) attention.relative_positions = {.num_buckets = 6, .max_distance = 5};
+  if (shape == Shape::kT5) attention.attention_scale = 1;
+  if (shape == Shape::kMpt) attention.alibi_bias_max = 8;
+  return options;
+}
 
 TransformerLMHeadOptions options_of(const Variant& variant) {
   auto options = with_norms_before(small_options());
+  if (variant.shape != Shape::kGpt) options = of_today(options, variant.shape);
   options.attention.optimize = options.output.optimize = variant.layout;
   options.attention.num_attention_heads = variant.heads;
   options.attention.num_key_value_heads = variant.key_heads;
@@ -322,10 +351,15 @@ TEST_P(LMHeadTraining, IsThatOfOneProcessWithAPrescaledBatch) {
   expect_as_one_process(GetParam(), true);
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, LMHeadTraining,
-                         testing::Values(Variant{"speed", 4, 4}, Variant{"memory", 4, 4},
-                                         Variant{"speed", 3, 3}, Variant{"memory", 3, 3},
-                                         Variant{"speed", 4, 1}, Variant{"memory", 6, 3}));
+INSTANTIATE_TEST_SUITE_P(
+    Variants, LMHeadTraining,
+    testing::Values(Variant{"speed", 4, 4}, Variant{"memory", 4, 4}, Variant{"speed", 3, 3},
+                    Variant{"memory", 3, 3}, Variant{"speed", 4, 1}, Variant{"memory", 6, 3},
+                    Variant{"speed", 4, 2, Shape::kLlama}, Variant{"memory", 3, 1, Shape::kLlama},
+                    Variant{"speed", 3, 3, Shape::kT5}, Variant{"memory", 4, 4, Shape::kT5},
+                    Variant{"speed", 3, 3, Shape::kMpt}, Variant{"memory", 6, 6, Shape::kMpt},
+                    Variant{"sequence", 4, 4}, Variant{"sequence", 3, 1, Shape::kLlama},
+                    Variant{"sequence", 3, 3, Shape::kT5}, Variant{"sequence", 4, 4, Shape::kMpt}));
 
 TEST(DistributedTransformerLMHead, RefusesWhatDoesNotFit) {
   d2d::SimulatedJob job(2);
@@ -347,6 +381,13 @@ TEST(DistributedTransformerLMHead, RefusesWhatDoesNotFit) {
                 HasSubstr("tokens are [2, 7], expected [batch, at most 6]"));
     EXPECT_THAT(refusal<UsageError>([&] { model(tokens(3), at::Tensor(), tokens(3)); }),
                 HasSubstr("token types without num_token_types"));
+    options = small_options();
+    options.num_positions = 0;
+    nn::DistributedTransformerLMHead placeless(options);
+    LanguageInputs placed;
+    placed.tokens = placed.positions = tokens(3);
+    EXPECT_THAT(refusal<UsageError>([&] { placeless->scores(placed); }),
+                HasSubstr("no table of them and layers have no rotary positions"));
     LanguageInputs inputs;
     inputs.tokens = tokens(3);
     inputs.cross_states = at::zeros({2, 3, 8});

@@ -51,7 +51,8 @@ void expect_as_plain_attention(int size, const AttentionLayerOptions& options, b
   expect_as_plain(
       [&] { return std::make_shared<BoundImpl<PlainAttention>>(options, mask); },
       [&] { return std::make_shared<BoundImpl<nn::DistributedAttentionLayer>>(options, mask); },
-      numbers(size, {batch, sequence, kHidden}), 1e-12, at::kDouble, {"key.", "value."});
+      numbers(size, {batch, sequence, kHidden}), 1e-12, at::kDouble,
+      seen_in_parts(options.optimize));
 }
 
 AttentionLayerOptions options_of(int bits, const char* layout) {
@@ -76,7 +77,7 @@ TEST(DistributedAttentionLayer, EqualsPlainAttention) {
       }
     }
   }
-  EXPECT_EQ(cases, 192);
+  EXPECT_EQ(cases, 288);
 }
 
 TEST(DistributedAttentionLayer, GathersMasksOfSingleSamples) {
@@ -106,7 +107,7 @@ TEST(DistributedAttentionLayer, GathersMasksThatSamplesOfARankShare) {
       expect_as_plain(
           [&] { return std::make_shared<MaskOfBatchImpl<PlainAttention>>(options); },
           [&] { return std::make_shared<MaskOfBatchImpl<nn::DistributedAttentionLayer>>(options); },
-          numbers(size, {kBatch, kQueries, kHidden}), 1e-12);
+          numbers(size, {kBatch, kQueries, kHidden}), 1e-12, at::kDouble, seen_in_parts(layout));
     }
   }
 }
@@ -127,10 +128,12 @@ TEST(DistributedAttentionLayer, LearnsMasksThatAllSamplesShare) {
     for (const auto& [size, heads] : std::vector<std::pair<int, int>>{{2, 4}, {4, 4}, {4, 3}}) {
       auto options = options_of(2, layout);
       options.num_attention_heads = heads;
+      auto summed = seen_in_parts(layout);
+      summed.push_back("mask");
       expect_as_plain(
           [&] { return std::make_shared<LearntMaskImpl<PlainAttention>>(options); },
           [&] { return std::make_shared<LearntMaskImpl<nn::DistributedAttentionLayer>>(options); },
-          numbers(size, {kBatch, kQueries, kHidden}), 1e-12, at::kDouble, {"mask"});
+          numbers(size, {kBatch, kQueries, kHidden}), 1e-12, at::kDouble, summed);
     }
   }
 }
@@ -187,7 +190,8 @@ TEST(DistributedTransformerOutputLayer, EqualsItsProducts) {
           SCOPED_TRACE(testing::Message() << activation << ", " << layout << ", case " << bits);
           expect_as_plain([&] { return PlainOutput(options); },
                           [&] { return nn::DistributedTransformerOutputLayer(options); },
-                          numbers(size, {kBatch, kQueries, kHidden}), 1e-12);
+                          numbers(size, {kBatch, kQueries, kHidden}), 1e-12, at::kDouble,
+                          seen_in_parts(layout));
         }
       }
     }
@@ -258,9 +262,10 @@ TEST(DistributedTransformerLayer, EqualsPlainLayersInARow) {
         expect_as_plain(
             plain,
             [&] { return std::make_shared<StackImpl<nn::DistributedTransformerLayer>>(options); },
-            samples, 1e-11);
+            samples, 1e-11, at::kDouble, seen_in_parts(layout));
         expect_as_plain(
-            plain, [&] { return std::make_shared<TransformerStackImpl>(options); }, samples, 1e-11);
+            plain, [&] { return std::make_shared<TransformerStackImpl>(options); }, samples, 1e-11,
+            at::kDouble, seen_in_parts(layout));
       }
     }
   }
@@ -373,6 +378,27 @@ TEST(DistributedTransformerLayer, SumsAPrescaledBatchTwiceWithSpeed) {
   EXPECT_EQ(sent.backward_bytes, sent.forward_bytes);
   EXPECT_EQ(sent.forward_frames, 2 * 2 * others) << "an all-reduce has two halves";
   EXPECT_EQ(sent.backward_frames, sent.forward_frames);
+}
+
+/// Korthikanti et al. 2022: an all-gather and a reduce-scatter a block; what products read is
+/// gathered again in backward, and at the ends the state enters and leaves.
+TEST(DistributedTransformer, SendsWhatTheFormulaOfSequenceSays) {
+  for (const std::uint64_t layers : {1, 3}) {
+    auto attention = attention_options();
+    attention.optimize = "sequence";
+    const auto sent = sent_by(
+        [&](int) {
+          nn::DistributedTransformer stack(attention, output_options("sequence"),
+                                           static_cast<std::int64_t>(layers));
+          stack->to(at::kDouble);
+          return stack(TransformerState{long_sample(0, kSenders, kHidden), {}, {}, {}}).hidden + 0;
+        },
+        Batches::kPrescaled);
+    const auto others = static_cast<std::uint64_t>(kSenders - 1);
+    const std::uint64_t once = others * kLong * kHidden * sizeof(double);  // of kSenders rows
+    EXPECT_EQ(sent.forward_bytes, (4 * layers + 1) * once);
+    EXPECT_EQ(sent.backward_bytes, (6 * layers + 1) * once);
+  }
 }
 
 /// Layers send what they send with own samples; around them is an all-gather each way.

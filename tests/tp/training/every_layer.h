@@ -14,6 +14,7 @@
 
 #include "smp/smp.h"
 #include "smp/tp.h"
+#include "tp/plain_transformer.h"
 
 namespace smp::tp {
 namespace every_layer {
@@ -25,6 +26,37 @@ constexpr std::int64_t kRows = 4, kTokens = 5, kVocabulary = 11, kWidth = 8, kEx
 inline nn::GroupedQueryAttentionOptions grouped() {
   return nn::GroupedQueryAttentionOptions(kWidth, 6).kv_heads(2).rotary(
       nn::RotaryEmbeddingOptions(4));
+}
+
+/// Attention and products of T5's shape, whose first layer has a table of positions, and of
+/// Llama's; 3 heads, and 2 of keys for 6.
+enum class Shape { kFirst, kRelative, kRotary };
+
+inline AttentionLayerOptions attention_of(Shape shape) {
+  auto options = attention_options();
+  options.num_attention_heads = shape == Shape::kRotary ? 6 : 3;
+  options.attention_head_size = 4;
+  options.norm = "rms";
+  options.pre_layernorm = true;
+  options.post_layernorm = options.bias = options.output_bias = false;
+  options.causal_mask_size = kTokens;
+  if (shape == Shape::kRotary) {
+    options.num_key_value_heads = 2;
+    options.rotary = nn::RotaryEmbeddingOptions(options.attention_head_size);
+  } else {
+    options.attention_scale = 1;
+  }
+  if (shape == Shape::kFirst) options.relative_positions = {.num_buckets = 4, .max_distance = 3};
+  return options;
+}
+
+inline TransformerOutputLayerOptions output_of(Shape shape) {
+  auto options = output_options();
+  options.norm = "rms";
+  options.pre_layernorm = true;
+  options.post_layernorm = options.bias = false;
+  options.activation = shape == Shape::kRotary ? "swiglu" : "geglu_tanh";
+  return options;
 }
 
 /// Losses of all ranks' rows that no rank has scores of at once.
@@ -67,6 +99,7 @@ struct Sliced {
   using Mlp = nn::DistributedGatedMlp;
   using Mixture = nn::DistributedMixtureOfExperts;
   using Head = SlicedHead;
+  using Layer = nn::DistributedTransformerLayer;
 };
 
 struct Plain {
@@ -76,6 +109,7 @@ struct Plain {
   using Mlp = nn::GatedMlp;
   using Mixture = nn::MixtureOfExperts;
   using Head = PlainHead;
+  using Layer = PlainLayer;
 };
 
 template <class Layers>
@@ -86,6 +120,8 @@ struct NetOf : torch::nn::Module {
     auto x = after(block(table(tokens.narrow(1, 0, kTokens))));
     x = x + attention(norm(x));
     x = x + mlp(norm(x));
+    x = relative(first(TransformerState{.hidden = x})).hidden;
+    x = rotary(TransformerState{.hidden = x}).hidden;
     const auto [mixed, balance] = mixture(x);
     // 16 bits would round the mean.
     const auto losses = head(last(x + mixed), tokens.narrow(1, 1, kTokens));
@@ -112,6 +148,12 @@ struct NetOf : torch::nn::Module {
       "mixture", typename Layers::Mixture(
                      nn::MixtureOfExpertsOptions(nn::GatedMlpOptions(kWidth, 6), kExperts, 2)
                          .shared_inner_width(5)));
+  static typename Layers::Layer layer_of(Shape shape) {
+    return typename Layers::Layer(attention_of(shape), output_of(shape));
+  }
+  typename Layers::Layer first = register_module("first", layer_of(Shape::kFirst));
+  typename Layers::Layer relative = register_module("relative", layer_of(Shape::kRelative));
+  typename Layers::Layer rotary = register_module("rotary", layer_of(Shape::kRotary));
   nn::RMSNorm norm = register_module("norm", nn::RMSNorm(nn::RMSNormOptions(kWidth)));
   nn::RMSNorm last =
       register_module("last", nn::RMSNorm(nn::RMSNormOptions(kWidth).unit_offset(true)));

@@ -65,7 +65,7 @@ class Trained {
       if (again) set_activation_checkpointing(*layer, {.keep = keep});
     }
     model_.set_partition("", 0);
-    for (const auto* last : {"block", "mlp", "mixture", "last"}) {
+    for (const auto* last : {"block", "mlp", "relative", "mixture", "last"}) {
       model_.set_partition(last, pp_size() - 1);
     }
     optimizer_.emplace(model_, sgd(model_.parameters()));
@@ -125,10 +125,12 @@ void train_and_compare(const Way& way, const Reference& reference, int steps, do
     for (const auto& [name, parameter] : trained.model().local_named_parameters()) {
       if (way.shard && !parameter.grad().defined()) continue;  // on the rank where it is stepped
       const auto& whole = reference.gradients[place].at(name);
-      // A token whose choice hangs on a rounding may pass another expert.
-      const bool routed = way.sixteen_bits() && name.rfind("mixture.", 0) == 0;
+      // A token whose choice hangs on a rounding may pass another expert; a bias of keys moves the
+      // scores of a row nearly alike, so its gradient is a sum that nearly cancels.
+      const bool loose =
+          way.sixteen_bits() && (name.rfind("mixture.", 0) == 0 || name.ends_with("k_proj.bias"));
       expect_near(parameter.grad().to(at::kDouble), own_part(slices, parameter, whole),
-                  routed ? 2 * tolerance : tolerance, "gradient of " + name);
+                  loose ? 2 * tolerance : tolerance, "gradient of " + name);
     }
     trained.step_optimizer();
   }
@@ -186,7 +188,7 @@ TEST(EveryLayer, IsThatOfOneProcessInStaticMode) {
 }
 
 /// bfloat16 has 8 bits: what a layer returns is off by up to 1/512 of itself, and gradients pass
-/// two dozen layers, of which ranks round partial sums. A part that is missing or counts twice is
+/// three dozen layers, of which ranks round partial sums. A part that is missing or counts twice is
 /// off by a half.
 TEST(EveryLayer, IsNearlyThatOfOneProcessIn16Bits) {
   constexpr double kTolerance = 0.2;
