@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# torch 2.13.0+cpu, jax 0.10.2, mlx 0.32.4: the gradient of an embedding of 16 bits stops at 256 tokens of a kind; scan stops as well.
+# torch 2.13.0, jax 0.10.2, mlx 0.32.4: the gradient of an embedding of 16 bits stops at 256 tokens of a kind; scan stops as well.
 #
 # A token that comes 5000 times in a batch has 5000 gradients, which are summed. Guess: in float32, and rounded once, as sum(), mean(), products of
 # matrices and the gradients of a Linear are in all three libraries; whichever way a row is looked up. Seen of gradients of 1, 5000 times:
