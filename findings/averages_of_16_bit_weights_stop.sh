@@ -66,5 +66,14 @@ assert abs(kept) < 1e-5, "CHANGED"
 single, half = decayed(torch.float32), decayed(torch.bfloat16)
 print(f"decay 0.999 for 5000 steps: float32 {single:.4f}, bfloat16 {half}")
 assert single > 0.99 and half < 0.3, "CHANGED"
+model = torch.nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999))
+averaged.module.float()
+try:
+    for _ in range(2):
+        averaged.update_parameters(model)
+    raise SystemExit("CHANGED: a decayed average in float32 takes bfloat16 weights")
+except RuntimeError as error:
+    print("a decayed average in float32:", str(error)[:80])
 PY
 venv/bin/python average.py 2>err.log || { cat err.log; exit 1; }
