@@ -10,7 +10,7 @@
 #    short on average; logistic ones have a deviation of 7.8 for 1.8. A weight that is initialised in bfloat16 has 128 values.
 # 4. bernoulli() with a probability of 0.001 in bfloat16 is true 8 times as often.
 # logits.astype(jnp.float32), and drawing in float32 before a cast, are right. mode="high", an option of categorical(), reaches all tokens and still
-# prefers the first half: three quarters of the draws.
+# prefers the first half: four of five draws.
 #
 # Fails if it changes. Takes one to three minutes, mostly the installation.
 set -euo pipefail
