@@ -76,11 +76,11 @@ OriginalSection models() {
            "PartitionScope.OfSeveralModelsIsEachOnesOwn"},
           {"DistributedModel(module)", "`smp::DistributedModel model(net);`", "",
            "OriginalCalls.TheWrappedModuleIsTheUsersOwn"},
-          {"DistributedModel(trace_device)", "left out",
-           "the trial takes no device and no memory of one: a model that is on a device runs on "
-           "its shapes, others on the CPU. Where it cannot run, modules are counted and a line "
-           "says so",
-           "PlanOnDevice.IsThatOfTheSameModelOnTheCpu"},
+          {"DistributedModel(trace_device)", "`smp::trace_on_device(model)`",
+           "only where shapes alone do not do, which take no device and no memory: of an operator "
+           "that only the device has, say. Without it modules are counted there, and a line says "
+           "so (smp/program/trace_on_device.h)",
+           "TraceOnDevice.SeesWhatShapesDoNotShow"},
           {"DistributedModel(trace_execution_times)", "key `trace_repeats`",
            "0 prices operators, the same at every start; k > 0 is the median of k runs",
            "Tracing.RepeatsForTheClock"},

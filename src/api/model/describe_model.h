@@ -21,6 +21,7 @@ struct ModelDescription {
   partitioning::ModuleTree tree;
   std::vector<torch::nn::Module*> modules;
   std::vector<RoutedBase*> routed;  ///< nullptr where a module is not routed
+  bool traced_on_device = false;    ///< smp::trace_on_device()
 };
 
 /// Returns the tree of `model`, with modules in the order of registration; runs none of them. The

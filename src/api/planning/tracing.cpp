@@ -1,4 +1,5 @@
-// api/planning/tracing.cpp: one try with gradients, one as the caller wanted it, else none.
+// api/planning/tracing.cpp: one try with gradients, one as the caller wanted it, the same on the
+// device if the program allows it, else none.
 #include "api/planning/tracing.h"
 
 #include <ATen/ATen.h>
@@ -23,9 +24,11 @@
 #include "partition/model/kept_state.h"
 #include "server/protocol/exception_text.h"
 #include "server/step/step_engine.h"
+#include "smp/error.h"
 #include "smp/step.h"
 #include "tp/slices/sliced_parameters.h"
 #include "trial/child_process.h"
+#include "trial/operators/write_guard.h"
 #include "trial/state/state_readers.h"
 #include "trial/trace_bytes.h"
 #include "trial/tracer/tracer.h"
@@ -57,7 +60,8 @@ std::vector<partitioning::TracedModel> traced(const std::vector<const ModelDescr
   return all;
 }
 
-/// Runs of a step that has not begun, in copies of the process. Threads: the rank's.
+/// Runs of a step that has not begun, in copies of the process or, where that is allowed, on the
+/// device in the process itself. Threads: the rank's.
 class Attempts final : public server::StepEngine {
  public:
   Attempts(Rank& rank, const std::vector<const ModelDescription*>& models,
@@ -118,15 +122,31 @@ class Attempts final : public server::StepEngine {
     return meta_ = without_values_ = true;
   }
 
+  /// Goes on with values on the device, in this process, because shapes were not enough, if the
+  /// program allows it (smp::trace_on_device()) and nothing stands in its way.
+  /// @return whether it does
+  bool go_on_on_device() {
+    if (std::none_of(models_.begin(), models_.end(),
+                     [](const auto* model) { return model->traced_on_device; })) {
+      return false;
+    }
+    if (!on_device_) return false;
+    no_device_ = why_not_on_device();
+    if (!no_device_.empty()) return false;
+    tell_of_device(rank_.parts().device, fault_);
+    meta_ = false;
+    return in_process_ = true;
+  }
+
   /// Warns of what the traces lack, or why there are none.
   void warn(const std::optional<Traces>& traces) const {
     const bool clock = rank_.config().trace_repeats > 0;
-    if (clock && meta_) warn_of_clock(on_device_);
-    if (!traces) return warn_of_failure(fault_, why_no_values(), any_slices());
+    if (clock && !has_clock()) warn_of_clock(on_device_);
+    if (!traces) return warn_of_failure(fault_, why_no_values(), any_slices(), no_device_);
     const bool timed = std::any_of(traces->begin(), traces->end(), [](const auto& trace) {
       return trace.source == simulate::CostSource::kMeasured;
     });
-    if (clock && !meta_ && !timed) warn_of_repeats();
+    if (clock && has_clock() && !timed) warn_of_repeats();
     warn_of_silent_nodes(*traces);
   }
 
@@ -142,14 +162,60 @@ class Attempts final : public server::StepEngine {
            });
   }
 
+  /// What is timed are CPUs with values.
+  bool has_clock() const noexcept { return !meta_ && !in_process_; }
+
+  /// Returns why the trial cannot be run on the device; empty if it can.
+  std::string why_not_on_device() const {
+    for (const auto* model : models_) {
+      if (deferred::is_delayed(*model->modules[0])) return "its initialisation is delayed";
+      for (const auto& node : model->tree.nodes) {
+        if (node.state_use == StateUse::kWatched) continue;
+        return text_of(node.path) + " declares state, which a run in this process would change";
+      }
+    }
+    if (rank_.server().foreign().all().empty()) return "";
+    return "models that were placed before have values on other ranks";
+  }
+
+  /// Runs the step here, and puts back what can be.
+  std::optional<Traces> run_in_process(bool grad) {
+    std::vector<torch::nn::Module*> modules;
+    for (const auto* model : models_) {
+      modules.insert(modules.end(), model->modules.begin(), model->modules.end());
+    }
+    const partitioning::GradientGuard gradients(modules);
+    const auto answer = run_here(grad);
+    refuse_written_members();
+    return taken(answer);
+  }
+  void refuse_written_members() const {
+    if (written_.empty()) return;
+    const auto& first = written_.front();
+    throw UsageError(base::concat(
+        "rank ", rank_.topology().rank(), ", ", text_of(first.path), ' ', first.what,
+        ": the trial run on ", rank_.parts().device,
+        ", which smp::trace_on_device() asks for, is one of this process and cannot put that back; "
+        "let modules write nothing but registered parameters and buffers while "
+        "smp::is_tracing(), or leave out smp::trace_on_device()"));
+  }
+  static std::string text_of(const std::string& path) {
+    return base::concat("module '", path.empty() ? "<root>" : path, "'");
+  }
+
   /// Runs the step in a copy of the process, so that nothing of the user's sees the trial.
   std::optional<Traces> run(bool grad) {
+    if (in_process_) return run_in_process(grad);
     const auto child = in_child_process([&] { return run_here(grad); }, most_seconds());
     if (!child.answer) {
       fault_ = {fault_.module, "", base::concat("its trial process ", child.fault)};
       return std::nullopt;
     }
-    const std::string_view answer = *child.answer;
+    return taken(*child.answer);
+  }
+
+  /// Returns the traces of what run_here() returned.
+  std::optional<Traces> taken(std::string_view answer) {
     if (!answer.empty() && answer[0] == kTraced) {
       return partitioning::traces_from_bytes(answer.substr(1));
     }
@@ -179,14 +245,14 @@ class Attempts final : public server::StepEngine {
   /// Returns the traces as bytes, or the module that threw and what it said.
   std::string run_here(bool grad) {
     try {
-      if (on_device_) forget_device();
+      if (on_device_ && !in_process_) forget_device();
       if (without_values_) forget_foreign();
-      const int repeats = meta_ ? 0 : rank_.config().trace_repeats;
+      const int repeats = has_clock() ? rank_.config().trace_repeats : 0;
       TrialResults results(preview_.traced, /*values=*/!meta_);
       if (looks_only_) {
         return kTraced + partitioning::traces_to_bytes(tracer_.run(bodies(grad, results), 0));
       }
-      auto traces = tracer_.run_and_watch_state(bodies(grad, results), repeats);
+      auto traces = run_and_watch_state(grad, results, repeats);
       // The trial draws the same random numbers each time.
       if (!meta_ && may_hide_state(traces) && results.changed()) {
         auto& state = traces.front().state;
@@ -203,6 +269,22 @@ class Attempts final : public server::StepEngine {
     }
   }
 
+  /// As the tracer's, and notes what stays written in this process.
+  Traces run_and_watch_state(bool grad, TrialResults& results, int repeats) {
+    const auto note = [this] {
+      const auto& written = tracer_.written_members();
+      written_.insert(written_.end(), written.begin(), written.end());
+    };
+    try {
+      auto traces = tracer_.run_and_watch_state(bodies(grad, results), repeats);
+      note();
+      return traces;
+    } catch (...) {
+      note();
+      throw;
+    }
+  }
+
   /// Parts of a model may be in evaluation mode for good.
   bool is_evaluation() const {
     return std::any_of(models_.begin(), models_.end(),
@@ -215,7 +297,7 @@ class Attempts final : public server::StepEngine {
     for (const auto* model : models_) model->modules.front()->train();
     try {
       TrialResults results(preview_.traced, /*values=*/!meta_);
-      auto training = tracer_.run_and_watch_state(bodies(grad, results), 0);
+      auto training = run_and_watch_state(grad, results, 0);
       note_readers(training, grad);
       for (std::size_t m = 0; m < traces.size(); ++m) {
         partitioning::add_state(traces[m].state, training[m].state);
@@ -270,7 +352,7 @@ class Attempts final : public server::StepEngine {
   /// something else.
   void note_readers(Traces& traces, bool grad) {
     const auto& members = tracer_.kept_members();
-    if (members.empty()) return;
+    if (members.empty() || in_process_) return;  // these are refused, and would be hidden for good
     const base::SteadyClock clock;
     const auto seconds_since = [&](base::Nanoseconds time) {
       return static_cast<double>(clock.now() - time) / base::kSecond;
@@ -336,7 +418,10 @@ class Attempts final : public server::StepEngine {
   bool on_device_;  // which a copy of the process cannot use
   bool meta_;       // there are no values to compute with
   bool looks_only_ = false;
-  bool without_values_ = false;  // because some are on other ranks
+  bool without_values_ = false;                        // because some are on other ranks
+  bool in_process_ = false;                            // on the device
+  std::string no_device_;                              // why not, where it is asked for
+  std::vector<partitioning::WrittenMembers> written_;  // that no run can put back
   std::function<double()> assumed_;
   partitioning::Tracer tracer_;
   int microbatch_ = 0;               // that runs
@@ -353,6 +438,7 @@ std::optional<Traces> trace_models(Rank& rank, const std::vector<const ModelDesc
   Attempts attempts(rank, models, preview, sharers);
   auto traces = attempts.run_any(preview.grad);
   if (!traces && attempts.go_on_without_values()) traces = attempts.run_any(preview.grad);
+  if (!traces && attempts.go_on_on_device()) traces = attempts.run_any(preview.grad);
   if (costs_wanted) attempts.warn(traces);
   return traces;
 }

@@ -10,6 +10,10 @@
 namespace smp {
 namespace {
 
+std::string place_of(const TrialFault& fault) {
+  return fault.module.empty() ? std::string("the step's body") : "module '" + fault.module + "'";
+}
+
 /// LibTorch adds advice for other uses of tensors without values.
 std::string first_sentence(const std::string& text) { return text.substr(0, text.find(". ")); }
 
@@ -66,13 +70,19 @@ void warn_of_unrouted_cost(const ModelDescription& model, const PartitionPlan& p
   }
 }
 
-void warn_of_failure(const TrialFault& fault, const char* no_values, bool sliced) {
+void tell_of_device(at::Device device, const TrialFault& fault) {
+  base::log(base::LogLevel::kInfo, "planning: the trial run of the first step is one on ", device,
+            ", in this process (smp::trace_on_device), because it cannot be run on shapes: ",
+            place_of(fault), fault.how, ": ", first_sentence(fault.text));
+}
+
+void warn_of_failure(const TrialFault& fault, const char* no_values, bool sliced,
+                     const std::string& no_device) {
   const bool shapes_only = no_values != nullptr;
   base::log(base::LogLevel::kWarning,
             "the step could not be run in advance to see what its modules cost, so modules are "
             "counted instead: ",
-            fault.module.empty() ? std::string("the step's body") : "module '" + fault.module + "'",
-            fault.how, ": ", shapes_only ? first_sentence(fault.text) : fault.text,
+            place_of(fault), fault.how, ": ", shapes_only ? first_sentence(fault.text) : fault.text,
             shapes_only ? base::concat(
                               "\n    (", no_values,
                               ", so the attempt has shapes but no values; item() and conditions on "
@@ -82,6 +92,9 @@ void warn_of_failure(const TrialFault& fault, const char* no_values, bool sliced
                      "multiplies by table->weight needs a table that is not marked, or "
                      "smp::nn::DistributedVocabulary, which reads and scores by one table)"
                    : "",
+            no_device.empty()
+                ? std::string()
+                : base::concat("\n    (smp::trace_on_device() has no effect: ", no_device, ")"),
             "\n    (skip_tracing = true avoids the attempt; code that cannot run in advance may "
             "ask smp::is_tracing())");
 }

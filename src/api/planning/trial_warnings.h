@@ -2,6 +2,8 @@
 // plan's way, for people to read.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <string>
 #include <vector>
 
@@ -35,6 +37,11 @@ void warn_of_unrouted_cost(const ModelDescription& model, const PartitionPlan& p
 /// Warns that modules are counted, because the trial failed.
 /// @param no_values  why it had shapes only, as half a sentence; nullptr: it had values
 /// @param sliced     whether a model has slices, which code may have taken for wholes
-void warn_of_failure(const TrialFault& fault, const char* no_values, bool sliced);
+/// @param no_device  why it was not run on the device, where the program asked for that; else empty
+void warn_of_failure(const TrialFault& fault, const char* no_values, bool sliced,
+                     const std::string& no_device);
+
+/// Tells that the trial goes on on `device`, in this process, and why.
+void tell_of_device(at::Device device, const TrialFault& fault);
 
 }  // namespace smp

@@ -2,6 +2,7 @@
 // and what happened so far.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -48,7 +49,19 @@ class SessionState {
     models_.push_back(&model);
     step_looks_.forget();
   }
-  void remove_model(DistributedModelBase& model) noexcept { std::erase(models_, &model); }
+  void remove_model(DistributedModelBase& model) noexcept {
+    std::erase(models_, &model);
+    set_traced_on_device(model, false);
+  }
+  /// Whether the trial run of `model` may compute on the device (smp::trace_on_device()).
+  bool is_traced_on_device(const DistributedModelBase& model) const noexcept {
+    return std::find(traced_on_device_.begin(), traced_on_device_.end(), &model) !=
+           traced_on_device_.end();
+  }
+  void set_traced_on_device(const DistributedModelBase& model, bool on) {
+    std::erase(traced_on_device_, &model);
+    if (on) traced_on_device_.push_back(&model);
+  }
 
   /// Calls `follow` at the start of each step, once models are placed, while its owner keeps it.
   void before_steps(std::weak_ptr<const std::function<void()>> follow) {
@@ -103,6 +116,7 @@ class SessionState {
 
  private:
   std::vector<DistributedModelBase*> models_;
+  std::vector<const DistributedModelBase*> traced_on_device_;
   using Followers = std::vector<std::weak_ptr<const std::function<void()>>>;
   static void call(Followers& followers);
 

@@ -16,6 +16,7 @@
 #include "api/step/wrapped_module.h"
 #include "server/step/step_engine.h"
 #include "smp/clip_grad.h"
+#include "smp/program/trace_on_device.h"
 
 namespace smp {
 namespace {
@@ -99,6 +100,13 @@ void DistributedModelBase::on_placed(std::function<void()> callback) {
 
 const std::string& simulation_of(const DistributedModelBase& model) {
   return model.state_->simulation;
+}
+
+void trace_on_device(DistributedModelBase& model, bool on) {
+  SMP_REQUIRE(!model.partitioned(),
+              "smp::trace_on_device() after placement, when no trial run is left; call it before "
+              "the first step");
+  SessionState::current().set_traced_on_device(model, on);
 }
 
 void set_optimizer_ratio(DistributedModelBase& model, double optimizer_ratio) {
@@ -209,7 +217,7 @@ void DistributedModelBase::backward(const std::vector<at::Tensor>& tensors,
                                     const std::vector<at::Tensor>& gradients, bool retain_graph) {
   const auto& session = state_->session();
   session.rank.engine().backward(tensors, gradients, retain_graph);
-  session.state.note_backward();
+  if (!session.rank.is_tracing()) session.state.note_backward();
 }
 
 }  // namespace smp

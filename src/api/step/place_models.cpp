@@ -64,6 +64,7 @@ void DistributedModelBase::place(const SessionParts& session,
   std::vector<ModelDescription*> descriptions;
   for (auto* model : models) {
     model->state_->description = describe_model(*model->state_->module);
+    model->state_->description.traced_on_device = session.state.is_traced_on_device(*model);
     replicas.shards().note_shares(model->state_->description);
     const auto& state = *model->state_;
     to_plan.push_back({&state.description, all_pins(state.description, state.pins),

@@ -59,4 +59,23 @@ WriteGuard::~WriteGuard() {
   }
 }
 
+GradientGuard::GradientGuard(const std::vector<torch::nn::Module*>& modules) {
+  const at::NoGradGuard no_grad;
+  for (const auto* module : modules) {
+    for (const auto& parameter : module->parameters(/*recurse=*/false)) {
+      if (!parameter.defined()) continue;
+      const auto& gradient = parameter.grad();
+      kept_.push_back({parameter, gradient, gradient.defined() ? gradient.clone() : gradient});
+    }
+  }
+}
+
+GradientGuard::~GradientGuard() {
+  const at::NoGradGuard no_grad;
+  for (auto& [parameter, gradient, values] : kept_) {
+    if (!parameter.grad().is_same(gradient)) parameter.mutable_grad() = gradient;
+    if (gradient.defined()) gradient.variable_data().copy_(values);
+  }
+}
+
 }  // namespace smp::partitioning

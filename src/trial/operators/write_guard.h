@@ -47,4 +47,23 @@ class WriteGuard {
   std::unordered_map<const void*, Entry> entries_;  // by storage
 };
 
+/// Puts the gradients of parameters back in its destructor: the same tensors with the same values,
+/// or none. Keeps a copy of each that there is, since backward passes write them where no operator
+/// is seen, on threads of autograd.
+class GradientGuard {
+ public:
+  explicit GradientGuard(const std::vector<torch::nn::Module*>& modules);
+  ~GradientGuard();
+  GradientGuard(const GradientGuard&) = delete;
+  GradientGuard& operator=(const GradientGuard&) = delete;
+
+ private:
+  struct Kept {
+    at::Tensor parameter;
+    at::Tensor gradient;  // undefined: it had none
+    at::Tensor values;
+  };
+  std::vector<Kept> kept_;
+};
+
 }  // namespace smp::partitioning

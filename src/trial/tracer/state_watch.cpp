@@ -264,6 +264,19 @@ std::vector<KeptMembers> StateWatch::kept_members() const {
   return all;
 }
 
+std::vector<WrittenMembers> StateWatch::written_members() const {
+  std::vector<WrittenMembers> all;
+  for (std::size_t m = 0; m < watched_.size(); ++m) {
+    for (std::size_t i = 0; i < watched_[m].size(); ++i) {
+      const auto& watched = watched_[m][i];
+      if (!watched.changes && watched.before.empty()) continue;
+      all.push_back({models_[m].tree->nodes[i].path,
+                     watched.what.empty() ? "writes its members at its first call" : watched.what});
+    }
+  }
+  return all;
+}
+
 std::vector<simulate::StateChange> StateWatch::changes(int model) const {
   std::map<int, simulate::StateChange> found;
   const auto m = static_cast<std::size_t>(model);

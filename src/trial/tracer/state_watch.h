@@ -58,6 +58,9 @@ class StateWatch {
   /// The members that modules of all models were seen to write, without those of modules whose
   /// state the program declares.
   std::vector<KeptMembers> kept_members() const;
+  /// What modules were seen to write that is no parameter, buffer or mode: members, a tensor or a
+  /// generator that they keep. Without modules whose state the program declares.
+  std::vector<WrittenMembers> written_members() const;
   /// The modules of one model that keep state, in ascending order, each once.
   std::vector<simulate::StateChange> changes(int model) const;
 

@@ -99,6 +99,7 @@ struct Tracer::State {
   ParameterReads reads;
   std::optional<StateWatch> states;
   std::vector<KeptMembers> kept;
+  std::vector<WrittenMembers> stays;
   WriteGuard::Written written;  // as the watched runs saw
   std::optional<HiddenMembers> hidden;
   std::string failed_module;
@@ -175,6 +176,22 @@ class Tracer::RunningCall {
   std::int64_t output_bytes_ = 0;
 };
 
+/// Takes what the watched runs saw, also where a body threw.
+class Tracer::WatchEnd {
+ public:
+  explicit WatchEnd(State& state) : state_(state) {}
+  ~WatchEnd() {
+    state_.kept = state_.states->kept_members();
+    state_.stays = state_.states->written_members();
+    state_.states.reset();
+  }
+  WatchEnd(const WatchEnd&) = delete;
+  WatchEnd& operator=(const WatchEnd&) = delete;
+
+ private:
+  State& state_;
+};
+
 // ---- life --------------------------------------------------------------------------------------
 
 /// While the tracer lives, its modules count as placed, each with an owner of its own; those that
@@ -206,6 +223,7 @@ Tracer::~Tracer() {
 /// a small module, and leaves it a cold cache.
 std::vector<simulate::Trace> Tracer::run_and_watch_state(const Bodies& bodies, int repeats) {
   auto& states = state_->states.emplace(state_->models);
+  const WatchEnd end(*state_);
   auto traces = run(bodies, repeats);
   for (int i = 0; i < static_cast<int>(bodies.size()); ++i) {
     states.begin_run(1);
@@ -215,12 +233,12 @@ std::vector<simulate::Trace> Tracer::run_and_watch_state(const Bodies& bodies, i
   for (std::size_t m = 0; m < traces.size(); ++m) {
     traces[m].state = states.changes(static_cast<int>(m));
   }
-  state_->kept = states.kept_members();
-  state_->states.reset();
   return traces;
 }
 
 const std::vector<KeptMembers>& Tracer::kept_members() const { return state_->kept; }
+
+const std::vector<WrittenMembers>& Tracer::written_members() const { return state_->stays; }
 
 void Tracer::run_hiding(const Body& body, const std::vector<KeptMembers>& members,
                         const std::set<ModelModule>& readers) {

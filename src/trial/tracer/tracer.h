@@ -24,6 +24,12 @@ struct TracedModel {
   const std::vector<RoutedBase*>* routed;  ///< nullptr where a module is not routed
 };
 
+/// A module that wrote what no run can put back.
+struct WrittenMembers {
+  std::string path;  ///< of the module; empty: the model itself
+  std::string what;  ///< "writes its members, from byte 8 of 16"
+};
+
 /// Serves the calls of one fiber: each runs at once and is noted down. Modules that are not routed
 /// count for the routed one above them. Nothing of the models changes, nor does the caller's random
 /// state. Threads: the rank's; the body must not suspend.
@@ -50,11 +56,13 @@ class Tracer final : public CallHandler {
   std::vector<simulate::Trace> run(const Bodies& bodies, int repeats);
   /// Does what run() does, then runs the bodies once more to see which modules keep state
   /// (trial/tracer/state_watch.h). Members that modules write are not put back, so that the process
-  /// should end afterwards.
+  /// should end afterwards, or written_members() be empty.
   std::vector<simulate::Trace> run_and_watch_state(const Bodies& bodies, int repeats);
 
   /// The members that modules write, as run_and_watch_state() saw them.
   const std::vector<KeptMembers>& kept_members() const;
+  /// What the last run_and_watch_state() saw that stays written, also if it threw.
+  const std::vector<WrittenMembers>& written_members() const;
   std::vector<const ModuleTree*> trees() const;
   /// The modules whose calls can be seen; module 0 of a model stands for the body.
   std::set<ModelModule> modules() const;
@@ -90,6 +98,7 @@ class Tracer final : public CallHandler {
   struct Known;
   struct State;
   class RunningCall;
+  class WatchEnd;
 
   using Traces = std::vector<simulate::Trace>;  // one a model
   Traces run_once(const Body& body, int microbatch, Watching watching);
