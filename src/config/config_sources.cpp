@@ -17,6 +17,9 @@
 namespace smp::base {
 namespace {
 
+constexpr const char* kStagesKey = "pipeline_parallel_degree";
+constexpr const char* kStagesMember = "pp_size";  // of a plan file
+
 constexpr std::string_view kFlagPrefix = "--smp.";
 constexpr std::string_view kVariablePrefix = "SMP_";
 constexpr const char* kLauncherVariable = "SM_HP_MP_PARAMETERS";
@@ -192,7 +195,7 @@ Settings read_sources(const ConfigInput& input) {
 const std::vector<std::string>& recorded_keys() {
   static const std::vector<std::string> keys{
       // Who computes what.
-      "tensor_parallel_degree", "placement_strategy", "optimize", "prescaled_batch",
+      kStagesKey, "tensor_parallel_degree", "placement_strategy", "optimize", "prescaled_batch",
       // Numbers.
       "precision", "stochastic_rounding", "master_weights", "fp32_grad_accumulation",
       "shard_optimizer_state", "broadcast_buffers", "seed", "loss", "loss_weights",
@@ -223,8 +226,13 @@ Json recorded_settings(const std::string& text, const std::string& name) {
                        file[kRunMember].is_object() && file[kRunMember].contains(kSettingsMember);
   const Json none = Json::object();
   if (!has_run) return none;
-  const Json& settings = file[kRunMember][kSettingsMember];
-  return settings.is_object() ? settings : none;
+  Json settings = file[kRunMember][kSettingsMember];
+  if (!settings.is_object()) return none;
+  // Older builds have only the plan's own number.
+  if (!settings.contains(kStagesKey) && file.contains(kStagesMember)) {
+    settings[kStagesKey] = file[kStagesMember];
+  }
+  return settings;
 }
 
 }  // namespace smp::base

@@ -99,6 +99,23 @@ TEST_F(PlanWithRun, BringsItsOwnLists) {
   EXPECT_EQ(config.values().pipeline, "file:" + path_);
 }
 
+/// Ranks beyond them train replicas, as they did in that run.
+TEST_F(PlanWithRun, HasItsNumberOfStages) {
+  const auto stages_of = [&](const ConfigInput& input) {
+    return resolve_config(input).values().pipeline_parallel_degree;
+  };
+  EXPECT_EQ(stages_of(with_plan(R"("pipeline_parallel_degree": 3)", 6)), 3);
+  auto input = with_plan(R"("seed": 9)", 6);
+  write_file(path_, R"({"format": "smp-plan", "version": 2, "pp_size": 2,
+                        "run": {"settings": {"seed": 9}, "ranks": 6}, "modules": {}})");
+  EXPECT_EQ(stages_of(input), 2) << "files of older builds";
+  input.flags.emplace_back("partitions", "3");
+  EXPECT_THAT(refusal_of(input), AllOf(HasSubstr("= 3 (flag --smp.partitions) contradicts"),
+                                       HasSubstr("= 2 of the run")));
+  const auto recorded = settings_to_record(resolve_config(with_flag("partitions", "2", 6)));
+  EXPECT_EQ(recorded.at("pipeline_parallel_degree"), 2);
+}
+
 TEST_F(PlanWithRun, LeavesRanksOfOneProcessThere) {
   auto input = with_plan(R"("transport": "mpi", "microbatches": 3)");
   input.code.transport = "local";
