@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "smp/codec.h"
@@ -132,19 +133,20 @@ SMP_API int current_microbatch();
 SMP_API void barrier(Group which = Group::kWorld);
 
 namespace detail {
-SMP_API Packet broadcast(Packet own, int root, Group which);
-SMP_API std::vector<Packet> all_gather(Packet own, Group which);
+SMP_API Packet broadcast(Packet own, const std::type_info& type, int root, Group which);
+SMP_API std::vector<Packet> all_gather(Packet own, const std::type_info& type, Group which);
 }  // namespace detail
 
 /// Returns `value` of rank `root` (a global rank) on every rank of the group; what others pass is
 /// not read. All ranks of the group call it. Tensors are new ones without history.
-/// @throws as barrier(); UsageError if `root` is not in the group.
+/// @throws as barrier(); UsageError if `root` is not in the group, or passes a value of another
+///         type than this rank does.
 template <class T>
 T broadcast(const T& value, int root = 0, Group which = Group::kWorld) {
   static_assert(is_crossable_v<T>, "smp: values of this type cannot cross ranks; see smp/codec.h");
   Writer writer;
   if (rank() == root) writer.put(value);
-  Packet packet = detail::broadcast(std::move(writer).take(), root, which);
+  Packet packet = detail::broadcast(std::move(writer).take(), typeid(T), root, which);
   Reader reader(packet);
   return reader.get<T>();
 }
@@ -156,14 +158,14 @@ T broadcast(const T& value, int root = 0, Group which = Group::kWorld) {
 ///     double sum = 0;  // over all samples, of whichever replica
 ///     for (double of_replica : smp::all_gather(loss, smp::Group::kDp)) sum += of_replica;
 ///
-/// @throws as barrier()
+/// @throws as barrier(); UsageError if another rank passes a value of another type.
 template <class T>
 std::vector<T> all_gather(const T& value, Group which = Group::kWorld) {
   static_assert(is_crossable_v<T>, "smp: values of this type cannot cross ranks; see smp/codec.h");
   Writer writer;
   writer.put(value);
   std::vector<T> values;
-  for (Packet& packet : detail::all_gather(std::move(writer).take(), which)) {
+  for (Packet& packet : detail::all_gather(std::move(writer).take(), typeid(T), which)) {
     values.push_back(Reader(packet).get<T>());
   }
   return values;

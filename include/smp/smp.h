@@ -29,6 +29,7 @@
 #include "smp/program/place_like.h"
 #include "smp/program/saved_files.h"
 #include "smp/program/saved_plan.h"
+#include "smp/program/trace_on_device.h"
 #include "smp/recompute/activation_checkpointing.h"
 #include "smp/recompute/checkpoint_sequential.h"
 #include "smp/report_error.h"

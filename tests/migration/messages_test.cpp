@@ -130,6 +130,25 @@ TEST(Messages, OfAnotherTypeNameBothTypes) {
   });
 }
 
+/// Bytes do not tell a float from an int: each rank would read the other's bits as its own type.
+TEST(GroupCalls, OfAnotherTypeNameBothTypes) {
+  run_local(2, [] {
+    const auto gather = [] { rank() == 0 ? void(all_gather(1.5F)) : void(all_gather(7)); };
+    EXPECT_THAT(refusal<UsageError>(gather),
+                rank() == 0 ? HasSubstr("rank 0: smp::all_gather<float>: rank 1 gave a int")
+                            : HasSubstr("rank 1: smp::all_gather<int>: rank 0 gave a float"));
+    if (rank() == 0) {
+      EXPECT_EQ(broadcast(1.5F), 1.5F);
+    } else {
+      EXPECT_THAT(refusal<UsageError>([] { broadcast(7); }),
+                  HasSubstr("rank 1: smp::broadcast<int>: rank 0 gave a float"));
+    }
+    EXPECT_EQ(broadcast(rank() + 3), 3) << "the next one is not harmed";
+    const auto all = all_gather(torch::full({2}, rank()));
+    EXPECT_TRUE(torch::equal(torch::stack(all), torch::arange(2).unsqueeze(1).expand({2, 2})));
+  });
+}
+
 TEST(Messages, ToNobodyAreRefused) {
   run_local(2, [] {
     EXPECT_THAT(refusal<UsageError>([] { send(1, 2); }), HasSubstr("which has 2 ranks"));

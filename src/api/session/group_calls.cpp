@@ -1,4 +1,6 @@
 // api/session/group_calls.cpp: barriers, broadcasts and gatherings of the program.
+#include <c10/util/Type.h>
+
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -69,6 +71,25 @@ void copy_tensors(Packet& packet) {
   }
 }
 
+/// Puts the type before the value, since bytes do not tell a float from an int.
+Packet with_type(const Packet& value, const std::string& type) {
+  Writer writer;
+  writer.put(type);
+  auto packet = std::move(writer).take();
+  packet.bytes += value.bytes;
+  packet.tensors = value.tensors;
+  return packet;
+}
+
+/// @throws UsageError  `giver` gave a value of another type than `wanted`.
+Packet without_type(Packet packet, const std::string& wanted, const char* what, int giver) {
+  const auto given = Reader(packet).get<std::string>();
+  SMP_REQUIRE(given == wanted, "rank ", rank(), ": ", what, '<', wanted, ">: rank ", giver,
+              " gave a ", given, "; all ranks of the group must name the same type");
+  packet.bytes.erase(0, with_type({}, wanted).bytes.size());
+  return packet;
+}
+
 }  // namespace
 
 void barrier(Group which) {
@@ -76,7 +97,7 @@ void barrier(Group which) {
   if (!call.alone()) call.ranks().barrier();
 }
 
-Packet detail::broadcast(Packet own, int root, Group which) {
+Packet detail::broadcast(Packet own, const std::type_info& type, int root, Group which) {
   const GroupCall call("smp::broadcast", which);
   const auto ranks = call.rank().topology().group(which);
   SMP_REQUIRE(std::find(ranks.begin(), ranks.end(), root) != ranks.end(), "rank ", rank(),
@@ -88,22 +109,29 @@ Packet detail::broadcast(Packet own, int root, Group which) {
       "smp::is_tracing()");
   auto packet = std::move(own);
   if (!call.alone()) {
+    const auto wanted = c10::demangle(type.name());
+    if (root == rank()) packet = with_type(packet, wanted);
     packet = to_packet(call.ranks().broadcast(to_payload(std::move(packet)), GlobalRank(root)));
+    packet = without_type(std::move(packet), wanted, "smp::broadcast", root);
   }
   if (root == rank()) copy_tensors(packet);
   return packet;
 }
 
-std::vector<Packet> detail::all_gather(Packet own, Group which) {
+std::vector<Packet> detail::all_gather(Packet own, const std::type_info& type, Group which) {
   const GroupCall call("smp::all_gather", which);
   if (call.alone()) {
     copy_tensors(own);
     return {call.rank().topology().group(which).size(), own};
   }
   const auto ranks = call.ranks();
+  const auto wanted = c10::demangle(type.name());
+  const auto givers = call.rank().topology().group(which);
+  auto payloads = ranks.all_gather(to_payload(with_type(own, wanted)), "smp::all_gather");
   std::vector<Packet> packets;
-  for (auto& payload : ranks.all_gather(to_payload(std::move(own)), "smp::all_gather")) {
-    packets.push_back(to_packet(std::move(payload)));
+  for (std::size_t i = 0; i < payloads.size(); ++i) {
+    packets.push_back(
+        without_type(to_packet(std::move(payloads[i])), wanted, "smp::all_gather", givers[i]));
   }
   copy_tensors(packets[static_cast<std::size_t>(ranks.rank())]);
   return packets;
