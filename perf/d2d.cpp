@@ -25,6 +25,7 @@
 #include "d2d/job/mpi_session.h"
 #include "d2d/job/network_wires.h"
 #include "d2d/lend/loans.h"
+#include "d2d/neuron_cores.h"
 #include "d2d/neuron_paths.h"
 #include "d2d/wires/shm/host_shm_wire.h"
 #include "harness.h"
@@ -414,12 +415,26 @@ void run(int argc, char** argv) {
   bool neuron_alone = false;
   app.add_flag("--neuron", neuron_alone,
                "wires between Neuron cores alone, for perf/results/d2d_neuron.json");
+  bool real_cores = false;
+  CoresToMeasure which;
+  app.add_flag("--neuron-cores", real_cores,
+               "tensors between two Neuron cores of this machine alone, on each path that works");
+  app.add_option("--cores", which.cores,
+                 "logical cores that the two ranks share; 0: all that the runtime counts");
+  app.add_option("--first-core", which.first_on_host,
+                 "the host's number of the first of them, in a container that sees some only");
   app.add_option("--plain-mpi", plain, "only print what MPI takes for so many bytes");
   if (!parse_options(app, argc, argv)) return;
   const d2d::MpiSession mpi;
   SMP_REQUIRE(mpi.size() == 2, "perf d2d runs on 2 ranks, not on ", mpi.size());
   if (plain > 0) return measure_plain_mpi(mpi, plain);
-  auto report = report_of_ranks(mpi.rank().value(), neuron_alone ? "d2d_neuron" : "d2d");
+  const char* const name = real_cores ? "d2d_neuron_cores" : neuron_alone ? "d2d_neuron" : "d2d";
+  auto report = report_of_ranks(mpi.rank().value(), name);
+  if (real_cores) {
+    report_neuron_cores(mpi, which, report);
+    if (report) report->finish();
+    return;
+  }
   if (!neuron_alone) {
     compare_all(report, mpi, ping_pong_tools(base::concat(argv[0], " --plain-mpi")));
   }

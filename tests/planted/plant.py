@@ -56,7 +56,8 @@ def look_for(plant, tree, options):
             return "fuzzer: " + found
     for program, tests in plant.tests:
         build(tree, options.build, program)
-        found = run([find_program(tree, options.folder, program), f"--gtest_filter={tests}"], 600)
+        job = ["mpirun", "--oversubscribe", "-n", "2"] if program.endswith("_mpi") else []
+        found = run([*job, find_program(tree, options.folder, program), f"--gtest_filter={tests}"], 600)
         if found:
             return f"{program}: {found}"
     return None

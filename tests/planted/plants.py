@@ -25,6 +25,8 @@ SCALER = ("test_api", "GradScaler.*:ScalerLayouts.*")
 SECOND = ("test_api", "SecondDerivatives*")
 ALIVE = ("test_d2d", "KeepAlive*")
 NEURON = ("test_d2d", "Neuron*:*neuron_staging_wire_test*:*neuron_send_receive_wire_test*:*neuron_collective_wire_test*:*neuron_ofi_wire_test*")
+NEURON_JOB = ("test_neuron_mpi", "NeuronJob.*")
+ADOPTED = ("test_neuron_training_mpi", "FrameworkOnNeuron.*")
 PROGRESS = ("test_d2d", "RankThatComputes.*:ProgressThread*:ChannelBesideAThread.*")
 
 OFFLOAD = ("test_server", "Offload*")
@@ -757,6 +759,16 @@ PLANTS = [
           "      made_.is_here(), \"rank \"", "      made_.is_here() || true, \"rank \"", [NEURON]),
     Plant("a core that another process has is not waited for", "src/d2d/wires/neuron/neuron_runtime.cpp",
           "  while (may_be_taken(status) && clock.now() < end) {", "  while (false) {", [NEURON]),
+    Plant("tensors of cores are copied to the host first", "src/d2d/channel/frame_encoder.cpp",
+          "tensor.device() != base::home_of(tensor.device().type());", "tensor.device() != base::home_device();", [NEURON_JOB]),
+    Plant("a session does not hold what its wires use", "src/api/session/rank_session.cpp",
+          ", below_(std::move(below)) {", " {", [NEURON_JOB]),
+    Plant("one rank asks for Neuron memory", "src/api/session/session.cpp",
+          'neuron ? neuron->name() : "none"', '"none"', [NEURON_JOB]),
+    Plant("the runtime of a framework is closed", "src/d2d/wires/neuron/neuron_runtime.cpp",
+          "  if (is_framework_s_) return;\n", "", [ADOPTED]),
+    Plant("nobody is told what a framework frees", "src/api/session/neuron.cpp",
+          "  if (on_free_) on_free_(tensor);\n", "", [ADOPTED]),
     # ---- what leaves the device
     Plant("what comes back is not waited for", "src/server/recompute/offload.cpp",
           "    streams_->wait(piece.last_copy);\n", "", [OFFLOAD]),

@@ -15,6 +15,7 @@
 #include "api/rank/exchange.h"
 #include "api/rank/public_call.h"
 #include "api/rank/rank.h"
+#include "api/rank/rank_device.h"
 #include "api/rank/recorded_run.h"
 #include "api/rank/session_parts.h"
 #include "api/state/session_state.h"
@@ -302,7 +303,7 @@ struct RunLog::State {
   /// Writes the memory of all stages, on the writer: the most bytes of tensors that each held at
   /// once since the first measure(). 0: nothing counts those of its device. Collective.
   void write_memory() {
-    const auto tensors = d2d::tensor_bytes(rank.parts().device);
+    const auto tensors = d2d::tensor_bytes(memory_device(rank.parts().device));
     const auto own = tensors ? std::max<std::int64_t>(0, tensors->most - before.memory) : 0;
     const auto stages = gather_values(rank.groups().of(Group::kPp), own, "memory of the stages");
     if (!writes() || !trained()) return;
@@ -331,7 +332,7 @@ RunLog::RunLog(const std::string& name, const DistributedModelBase& model,
   state_->read_clock();
   state_->session.warnings().meet(state_->rank.groups().of(Group::kPp));
   state_->before.traffic = state_->rank.channel().counters();
-  const auto device = state_->rank.parts().device;
+  const auto device = memory_device(state_->rank.parts().device);
   const auto tensors = d2d::tensor_bytes(device).value_or(d2d::TensorBytes());
   state_->before.memory = tensors.live - weights_of(model, device);
   state_->before.steps = state_->steps();
@@ -360,7 +361,7 @@ StepTiming RunLog::measure() {
   auto& state = *state_;
   const server::BetweenSteps recorded(state.rank.server().recorder(), schedule::Phase::kOther);
   // Until the first step each rank held the whole model.
-  if (state.measured == 0) d2d::forget_most_tensor_bytes(state.rank.parts().device);
+  if (state.measured == 0) d2d::forget_most_tensor_bytes(memory_device(state.rank.parts().device));
   if (state.measured++ % kStepsOfAClock == 0) state.read_clock();
   const auto own = without_details(state.session.last_trace());
   state.timing = timing_of(gather_traces(state.rank, own, state.clock).ranks);

@@ -8,6 +8,7 @@
 
 #include "api/rank/computing.h"
 #include "api/rank/exchange.h"
+#include "api/rank/rank_device.h"
 #include "api/rank/shared_warnings.h"
 #include "api/step/trace_numbers.h"
 #include "base/clock.h"
@@ -44,7 +45,8 @@ Sent sent_since(Rank& rank, const d2d::ChannelCounters& before) {
   Sent sent;
   const auto& now = rank.channel().counters();
   const auto& port = rank.server().core().port;
-  const auto memory = d2d::memory_kind(rank.parts().device.type()).value_or(d2d::MemoryKind::kHost);
+  const auto memory =
+      d2d::memory_kind(memory_device(rank.parts().device).type()).value_or(d2d::MemoryKind::kHost);
   for (int stage = 0; stage < port.size(); ++stage) {
     const GlobalRank name = port.name(PpRank(stage));
     const auto peer = name.index();

@@ -7,6 +7,8 @@
 #include "base/check.h"
 #include "base/machine/home_device.h"
 #include "base/random.h"
+#include "d2d/tensors/tensor_bytes.h"
+#include "d2d/wire/wire.h"
 
 namespace smp {
 namespace {
@@ -41,6 +43,13 @@ c10::Device take_device(const std::string& name, int local_rank) {
   base::set_home_device(device);
   base::set_random_device(device);
   return device;
+}
+
+c10::Device memory_device(c10::Device device) {
+  constexpr auto kBeside = c10::DeviceType::PrivateUse1;
+  if (!device.is_cpu() || d2d::memory_kind(kBeside) != d2d::MemoryKind::kNeuron) return device;
+  const c10::Device core(kBeside, 0);
+  return d2d::tensor_bytes(core) ? core : device;  // its memory may have been given back
 }
 
 }  // namespace smp

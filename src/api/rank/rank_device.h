@@ -14,4 +14,9 @@ namespace smp {
 /// @throws UsageError  LibTorch does not know it, or there is none here.
 c10::Device take_device(const std::string& name, int local_rank);
 
+/// Returns the device in whose memory the tensors lie that travel from a rank which computes on
+/// `device`: that one, or beside a CPU the Neuron core that the program has asked for
+/// (smp/program/neuron.h).
+c10::Device memory_device(c10::Device device);
+
 }  // namespace smp

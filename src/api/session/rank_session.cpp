@@ -7,7 +7,8 @@
 
 namespace smp {
 
-RankSession::RankSession(RankParts parts) : number_(parts.topology.rank()) {
+RankSession::RankSession(RankParts parts, std::shared_ptr<const void> below)
+    : number_(parts.topology.rank()), below_(std::move(below)) {
   live_.emplace(std::move(parts));
 }
 

@@ -1,6 +1,7 @@
 // api/session/rank_session.h: one rank of a session: its parts, in the order in which they start.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -18,8 +19,9 @@ namespace smp {
 class RankSession {
  public:
   /// Makes this the session of the calling fiber, and checks that all ranks agree.
+  /// @param below  what the parts stand on
   /// @throws as Rank::start()
-  explicit RankSession(RankParts parts);
+  explicit RankSession(RankParts parts, std::shared_ptr<const void> below = {});
   RankSession(const RankSession&) = delete;
   RankSession& operator=(const RankSession&) = delete;
 
@@ -47,6 +49,7 @@ class RankSession {
 
   const base::MadeHere made_here_;
   const int number_;  // of the rank
+  const std::shared_ptr<const void> below_;
   std::optional<Live> live_;
 };
 

@@ -16,6 +16,7 @@
 #include "api/rank/recorded_run.h"
 #include "api/rank/shared_warnings.h"
 #include "api/session/end_at_exit.h"
+#include "api/session/neuron_start.h"
 #include "api/session/rank_session.h"
 #include "api/session/start.h"
 #include "base/check.h"
@@ -163,6 +164,9 @@ Facts settings_of(const base::ResolvedConfig& config, const RecordedRun& run) {
     settings.push_back({row.key, row.value, row.origin});
   }
   settings.push_back({"the run in plan_file, which every rank reads", identity_of(run)});
+  const auto neuron = asked_neuron();
+  settings.push_back(
+      {"memory of Neuron cores (smp::NeuronTensors)", neuron ? neuron->name() : "none"});
   return settings;
 }
 
@@ -202,13 +206,16 @@ void tell_paths(const d2d::Routes& routes, c10::Device device) {
 }
 
 /// Returns the routes to all ranks.
+/// @param neuron    nullptr: none
 /// @param as_in     a run whose routes these shall be
 /// @param warnings  gets those of this rank, for when all meet
 d2d::Routes routes_of(const d2d::MpiSession& mpi, const Config& config, c10::Device device,
-                      const RecordedRun& as_in, std::vector<std::string>& warnings) {
+                      const NeuronStart* neuron, const RecordedRun& as_in,
+                      std::vector<std::string>& warnings) {
   d2d::TensorCount::install();  // below the allocator whose memory is lent
   auto options = d2d::route_options(config.transport, config.lend_tensors);
   options.device = device;
+  options.neuron = neuron == nullptr ? nullptr : &neuron->end();
   options.warn = [&](const std::string& text) { warnings.push_back(text); };
   options.keep_alive = static_cast<base::Nanoseconds>(config.keep_alive_seconds * base::kSecond);
   options.keep_alive_interface = config.keep_alive_interface;
@@ -289,6 +296,7 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
     check_torch_version();
     return start_planning(argc, argv, config, *request);
   }
+  const auto neuron = asked_neuron();  // ends after the parts
   RankParts parts;
   parts.independent_pipelines = options.independent_pipelines;
   parts.mpi = std::make_unique<d2d::MpiSession>();
@@ -308,16 +316,17 @@ Session start(int& argc, char** argv, const Config& config, const StartOptions& 
   set_idle_policy(parts.config.values(), parts.oversubscribed());
   set_intra_op_threads(parts.config.values(), parts.cores, parts.mpi->local_size());
   warn_of_threads(*parts.mpi);
+  if (neuron) prepare_together(*parts.mpi, [&] { neuron->start(*parts.mpi, parts.device); });
   std::vector<std::string> of_routes;
   parts.channel = std::make_unique<d2d::Channel>(
-      routes_of(*parts.mpi, parts.config.values(), parts.device, as_in, of_routes));
+      routes_of(*parts.mpi, parts.config.values(), parts.device, neuron.get(), as_in, of_routes));
   prepare_together(*parts.mpi, [&] {
     if (!as_in) return;
     require_routes(parts.channel->routes(), parts.device, *as_in, parts.config.values().plan_file);
   });
-  tell_paths(parts.channel->routes(), parts.device);
+  tell_paths(parts.channel->routes(), memory_device(parts.device));
   start_progress_thread(*parts.channel, parts.config.values());
-  auto session = std::make_unique<RankSession>(std::move(parts));
+  auto session = std::make_unique<RankSession>(std::move(parts), neuron);
   for (auto& text : of_routes) session->warnings().note(std::move(text));
   warn_of_settings(session->rank(), session->warnings());
   base::forgive_failure();  // of a start before

@@ -20,12 +20,13 @@ std::size_t bytes_of(const at::Tensor& tensor) {
 
 bool is_on_host(const at::Tensor& tensor) { return tensor.device().is_cpu(); }
 
-// Whether `tensor` has to be copied to host memory first: wires know the streams of one device.
+// Whether `tensor` has to be copied to host memory first: wires know the streams of one device of
+// a kind. That of a kind on which this process does not compute is its only one.
 bool is_staged(const at::Tensor& tensor, const DataWires& wires) {
   if (is_on_host(tensor)) return false;
   const auto kind = memory_kind(tensor.device().type());
   return !kind || wires[static_cast<std::size_t>(*kind)] == kNoWire ||
-         tensor.device() != base::home_device();
+         tensor.device() != base::home_of(tensor.device().type());
 }
 
 bool is_inline(const at::Tensor& tensor, const DataWires& wires) {

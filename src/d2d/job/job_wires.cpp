@@ -13,6 +13,7 @@
 #include "d2d/job/gpu_wires.h"
 #include "d2d/job/joint_step.h"
 #include "d2d/job/network_wires.h"
+#include "d2d/job/neuron_wires.h"
 #include "d2d/watch/keep_alive_links.h"
 
 namespace smp::d2d {
@@ -96,6 +97,9 @@ Routes fastest_routes(const MpiSession& job, const RouteOptions& options) {
       auto gpus = connect_cuda_ipc(job, options.device, rings);
       if (gpus) uses.push_back({std::move(gpus), /*control=*/false});
     }
+  }
+  if (job.size() > 1 && options.neuron != nullptr) {
+    uses.push_back({connect_neuron(job, *options.neuron, options.warn), /*control=*/false});
   }
   if (job.size() > 1 && options.network == Network::kUcx) uses.push_back({connect_ucx(job)});
   if (job.size() > 1 && options.network == Network::kOfi) uses.push_back({connect_ofi(job)});

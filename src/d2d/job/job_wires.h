@@ -14,12 +14,15 @@
 
 namespace smp::d2d {
 
+struct NeuronEnd;
+
 enum class Network : std::uint8_t { kMpi, kUcx, kOfi };
 struct RouteOptions {
   bool lend = true;                 ///< on a machine, tensors of the server: see connect_loans()
   bool shared_memory = true;        ///< on a machine
   Network network = Network::kMpi;  ///< where there is no shared memory
   c10::Device device{c10::DeviceType::CPU};  ///< this rank's
+  const NeuronEnd* neuron = nullptr;         ///< on all ranks, or on none
   base::Nanoseconds keep_alive = 0;          ///< as the setting keep_alive_seconds; 0: none
   std::string keep_alive_interface{};        ///< empty: any
   WarnOfRoutes warn{};

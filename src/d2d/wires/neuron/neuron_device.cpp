@@ -264,10 +264,11 @@ NeuronDevice::NeuronDevice(NeuronRuntime& runtime, NeuronPool& pool) {
               ": LibTorch's device neuron has memory already; a process has one core for tensors.");
   const bool taken = !is_ours() && (c10::is_privateuse1_backend_registered() ||
                                     c10::impl::hasDeviceGuardImpl(kType));
-  SMP_REQUIRE(!taken, "rank ", runtime.rank(), ": LibTorch's private-use device is taken (\"",
-              c10::get_privateuse1_backend(),
-              "\"), so no tensors can be made on Neuron memory here; where that is Neuron's own "
-              "framework, its storages are to be adopted (d2d/wires/neuron/neuron_places.h).");
+  SMP_REQUIRE(
+      !taken, "rank ", runtime.rank(), ": LibTorch's private-use device is taken (\"",
+      c10::get_privateuse1_backend(),
+      "\"), so no tensors can be made on Neuron memory here; where that is Neuron's own "
+      "framework, its storages are to be adopted (smp::NeuronStorages, smp/program/neuron.h).");
   register_device();
   is_ours() = true;
   core().runtime = &runtime;

@@ -14,6 +14,7 @@
 namespace smp::d2d {
 namespace {
 
+constexpr const char* kName = "libnrt.so.1";
 constexpr const char* kInstalled = "/opt/aws/neuron/lib/libnrt.so.1";
 constexpr const char* kOfMostCalls = "NRT_2.0.0";
 constexpr const char* kOfAsyncCalls = "NRT_3.0.0";  // from SDK 2.29 on
@@ -156,9 +157,11 @@ NeuronLibrary load_neuron(const char* file) {
 
 NeuronLibrary& neuron() {
   static NeuronLibrary library = [] {
-    // The package's folder is not on the loader's path.
+    // A framework that has loaded it has told it the cores. The package's folder is not on the
+    // loader's path.
+    if (::dlopen(kName, RTLD_NOW | RTLD_NOLOAD) != nullptr) return load_neuron(kName);
     void* const installed = ::dlopen(kInstalled, RTLD_NOW | RTLD_GLOBAL);
-    return load_neuron(installed != nullptr ? kInstalled : "libnrt.so.1");
+    return load_neuron(installed != nullptr ? kInstalled : kName);
   }();
   return library;
 }

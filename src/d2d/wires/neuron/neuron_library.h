@@ -110,8 +110,8 @@ struct NeuronLibrary {
   bool was_closed;      ///< by this process
 };
 
-/// Returns the functions. The first call loads them, for the whole process, so that libfabric,
-/// which looks for the bare name, finds the same ones.
+/// Returns the functions: those that this process has loaded already. Else the first call loads
+/// them, for the whole process, so that libfabric, which looks for the bare name, finds the same.
 /// @throws PeerLostError  there is no runtime, it lacks one of them, or it is none of the releases
 /// whose interface is known; says which those are.
 NeuronLibrary& neuron();

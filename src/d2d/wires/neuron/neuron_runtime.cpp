@@ -38,15 +38,31 @@ bool may_be_taken(int status) {
 NeuronRuntime::NeuronRuntime(NeuronLibrary& library, GlobalRank rank, const CoreClaim& claim,
                              base::Nanoseconds patience)
     : library_(library), rank_(rank), claim_(claim) {
-  SMP_REQUIRE(claim.count > 0 && claim.first >= 0, "rank ", rank, ": claiming ", claim.count,
-              " Neuron cores from ", claim.first, " on; claim at least one.");
-  SMP_REQUIRE(living() == nullptr, "rank ", rank,
-              ": this process has claimed Neuron cores already (", living()->claim().text(),
-              "), and claims them once.");
+  check_claim();
   SMP_REQUIRE(!library.was_closed || library.minor >= kLivesTwice, "rank ", rank,
               ": this process has closed AWS Neuron's runtime ", library.version,
               ", which starts once only; start a new process, or install 2.", kLivesTwice, '.');
   init(patience);
+  note_living();
+}
+
+NeuronRuntime::NeuronRuntime(NeuronLibrary& library, GlobalRank rank, const CoreClaim& claim,
+                             OfFramework)
+    : library_(library), rank_(rank), claim_(claim), is_framework_s_(true) {
+  check_claim();
+  closed_ = false;
+  note_living();
+}
+
+void NeuronRuntime::check_claim() const {
+  SMP_REQUIRE(claim_.count > 0 && claim_.first >= 0, "rank ", rank_, ": claiming ", claim_.count,
+              " Neuron cores from ", claim_.first, " on; claim at least one.");
+  SMP_REQUIRE(living() == nullptr, "rank ", rank_,
+              ": this process has claimed Neuron cores already (", living()->claim().text(),
+              "), and claims them once.");
+}
+
+void NeuronRuntime::note_living() {
   living() = this;
   static const bool registered = std::atexit(close_at_exit) == 0;
   SMP_ASSERT(registered);
@@ -85,6 +101,7 @@ NeuronRuntime::~NeuronRuntime() {
 void NeuronRuntime::close() noexcept {
   if (closed_ || !made_.is_here()) return;
   closed_ = true;
+  if (is_framework_s_) return;
   library_.was_closed = true;
   library_.close();
 }

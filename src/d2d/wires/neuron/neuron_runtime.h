@@ -31,12 +31,16 @@ class NeuronRuntime {
   /// @throws UsageError     this process has closed the runtime before, and it is older than 2.34.
   NeuronRuntime(NeuronLibrary& library, GlobalRank rank, const CoreClaim& claim,
                 base::Nanoseconds patience = kClaimPatience);
+  struct OfFramework {};
+  /// Takes part in a runtime that a framework of this process has started, and will end.
+  /// @param claim  that has the framework's cores at the places of their relative numbers
+  NeuronRuntime(NeuronLibrary& library, GlobalRank rank, const CoreClaim& claim, OfFramework);
   ~NeuronRuntime();
   NeuronRuntime(const NeuronRuntime&) = delete;
   NeuronRuntime& operator=(const NeuronRuntime&) = delete;
 
-  /// Releases the cores. Later calls are refused. Does nothing the second time, or in a child that
-  /// was forked.
+  /// Releases the cores, unless they are a framework's. Later calls are refused. Does nothing the
+  /// second time, or in a child that was forked.
   void close() noexcept;
   /// True if no call may be made any more: after close(), and in a child that was forked.
   bool is_closed() const noexcept { return closed_ || !made_.is_here(); }
@@ -63,12 +67,15 @@ class NeuronRuntime {
   [[noreturn]] void fail(int status, const std::string& doing, const char* call, RelativeCore core);
 
  private:
+  void check_claim() const;
   void init(base::Nanoseconds patience);
+  void note_living();
 
   NeuronLibrary& library_;
   GlobalRank rank_;
   CoreClaim claim_;
   base::MadeHere made_;
+  bool is_framework_s_ = false;
   bool closed_ = true;
   std::string lost_;  // why no call is made any more
 };
