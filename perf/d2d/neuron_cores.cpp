@@ -78,7 +78,7 @@ class PingPong final : public d2d::WireHandler {
   std::uint64_t round_ = 0, sent_ = 0, received_ = 0;
 };
 
-std::string text_of(std::size_t size) {
+std::string size_text(std::size_t size) {
   if (size >= 1 << 20) return base::concat(size >> 20, "MiB");
   return size >= 1 << 10 ? base::concat(size >> 10, "KiB") : base::concat(size, "B");
 }
@@ -97,8 +97,8 @@ void measure(d2d::Wire& wire, const d2d::NeuronEnd& end, d2d::NeuronPool& pool, 
   if (!report) return;
   const auto name = base::concat("neuron_cores.", wire.name());
   const double us = median(samples);
-  report->add(base::concat(name, ".us.", text_of(size)), us, "us", "a transfer, half of two");
-  report->add(base::concat(name, ".gbs.", text_of(size)), static_cast<double>(size) / us * 1e-3,
+  report->add(base::concat(name, ".us.", size_text(size)), us, "us", "a transfer, half of two");
+  report->add(base::concat(name, ".gbs.", size_text(size)), static_cast<double>(size) / us * 1e-3,
               "GB/s");
 }
 
