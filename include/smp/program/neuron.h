@@ -84,10 +84,10 @@ class SMP_API NeuronTensors {
   /// "neuron". What can be done with its tensors: make, view, copy to and from the host, send,
   /// free. It wants `device = cpu`: the host computes.
   ///
-  /// smp::init() throws on all ranks: UsageError  the private-use device is taken; fewer cores than
-  /// ranks; some ranks ask for Neuron memory and some do not. ResourceError  the core has less
-  /// memory. PeerLostError  no runtime of a known release; cores that others keep for 30 s; no path
-  /// works.
+  /// smp::init() then throws on all ranks; where it is another rank's trouble, as UsageError with
+  /// what that one says. UsageError: the private-use device is taken; fewer cores than ranks; some
+  /// ranks ask for Neuron memory and some do not. ResourceError: the core has less memory.
+  /// PeerLostError: no runtime of a known release; cores that others keep for 30 s; no path works.
   /// @throws UsageError  another of these lives, or a session runs: make it before smp::init().
   explicit NeuronTensors(const NeuronMemory& memory = {});
   /// The storages of a framework, which computes there itself (`device = neuron`) or not.
