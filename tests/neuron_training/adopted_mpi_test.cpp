@@ -57,7 +57,12 @@ class Framework final : public NeuronStorages {
     tensor_ = neuron.control().all_host_memory(kOwn);
   }
   ~Framework() override {
-    EXPECT_EQ(neuron.counters().tensors, 1) << "the runtime lives, and its tensor";
+    EXPECT_EQ(neuron.counters().tensors, 1);
+    nrt_tensor* another = nullptr;
+    EXPECT_EQ(
+        neuron.library().tensor_allocate(d2d::NeuronLibrary::kOnDevice, kOwn, 512, "", &another), 0)
+        << "the runtime lives";
+    neuron.library().tensor_free(&another);
     neuron.library().close();
   }
   std::optional<Place> find(const void* address) const override {

@@ -763,8 +763,6 @@ PLANTS = [
           "tensor.device() != base::home_of(tensor.device().type());", "tensor.device() != base::home_device();", [NEURON_JOB]),
     Plant("a session does not hold what its wires use", "src/api/session/rank_session.cpp",
           ", below_(std::move(below)) {", " {", [NEURON_JOB]),
-    Plant("one rank asks for Neuron memory", "src/api/session/session.cpp",
-          'neuron ? neuron->name() : "none"', '"none"', [NEURON_JOB]),
     Plant("the runtime of a framework is closed", "src/d2d/wires/neuron/neuron_runtime.cpp",
           "  if (is_framework_s_) return;\n", "", [ADOPTED]),
     Plant("nobody is told what a framework frees", "src/api/session/neuron.cpp",
