@@ -17,28 +17,43 @@
 namespace smp {
 namespace {
 
+/// The bytes of its storage that a tensor lies in, from the first to behind the last.
+struct Range {
+  std::int64_t first = 0, last = 0;
+
+  bool holds(const Range& other) const { return first <= other.first && other.last <= last; }
+  bool meets(const Range& other) const { return first < other.last && other.first < last; }
+};
+
+Range range_of(const at::Tensor& tensor) {
+  const auto size = static_cast<std::int64_t>(tensor.element_size());
+  const auto first = tensor.storage_offset() * size;
+  if (tensor.numel() == 0) return {first, first};
+  auto last = first + size;
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+    last += (tensor.size(d) - 1) * tensor.stride(d) * size;
+  }
+  return {first, last};
+}
+
+const void* memory_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
+
 /// Tells tensors with memory of their own from those that lie in the memory of others.
 class MemoryRanges {
  public:
   /// True if the tensor is the first one in its memory, or in this part of it.
   bool is_new(const at::Tensor& tensor) {
     if (!tensor.has_storage() || tensor.numel() == 0) return true;
-    const auto first = tensor.storage_offset() * static_cast<std::int64_t>(tensor.element_size());
-    auto last = first + static_cast<std::int64_t>(tensor.element_size());
-    for (std::int64_t d = 0; d < tensor.dim(); ++d) {
-      last += (tensor.size(d) - 1) * tensor.stride(d) *
-              static_cast<std::int64_t>(tensor.element_size());
+    const auto range = range_of(tensor);
+    auto& taken = taken_[memory_of(tensor)];
+    for (const auto& earlier : taken) {
+      if (earlier.holds(range)) return false;
     }
-    auto& taken = taken_[tensor.storage().unsafeGetStorageImpl()];
-    for (const auto& [from, to] : taken) {
-      if (from <= first && last <= to) return false;
-    }
-    taken.emplace_back(first, last);
+    taken.push_back(range);
     return true;
   }
 
  private:
-  using Range = std::pair<std::int64_t, std::int64_t>;         // of bytes
   std::unordered_map<const void*, std::vector<Range>> taken_;  // by storage
 };
 
@@ -98,15 +113,18 @@ class Walk {
     return node;
   }
 
+  /// Notes the parameters that are changed where `tensor` is: of two that lie in the same memory
+  /// the later one is a view of the other. Parts of one memory that do not meet are not.
   void note_view(std::size_t node, const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.has_storage()) return;
-    if (parameters_.count(tensor.unsafeGetTensorImpl()) != 0 &&
-        parameters_.at(tensor.unsafeGetTensorImpl()) ==
-            memory_.at(tensor.storage().unsafeGetStorageImpl())) {
-      return;  // the parameter itself
+    const auto found = memory_.find(memory_of(tensor));
+    if (found == memory_.end()) return;
+    const auto own = parameters_.find(tensor.unsafeGetTensorImpl());
+    const auto range = range_of(tensor);
+    for (const auto& [parameter, taken] : found->second) {
+      if (own != parameters_.end() && own->second <= parameter) break;
+      if (taken.meets(range)) description.tree.nodes[node].viewed.push_back(parameter);
     }
-    const auto found = memory_.find(tensor.storage().unsafeGetStorageImpl());
-    if (found != memory_.end()) description.tree.nodes[node].viewed.push_back(found->second);
   }
 
   void count_buffer(std::size_t node, const at::Tensor& buffer) {
@@ -128,7 +146,7 @@ class Walk {
         parameters_.emplace(tensor.unsafeGetTensorImpl(), static_cast<int>(all.size()));
     if (fresh) {
       if (tensor.has_storage()) {
-        memory_.emplace(tensor.storage().unsafeGetStorageImpl(), known->second);
+        memory_[memory_of(tensor)].emplace_back(known->second, range_of(tensor));
       }
       std::ostringstream shape;
       shape << c10::toString(tensor.scalar_type()) << tensor.sizes();
@@ -143,7 +161,8 @@ class Walk {
   std::unordered_map<const torch::nn::Module*, int> nodes_;
   std::unordered_map<const void*, int> parameters_;
   MemoryRanges ranges_;
-  std::unordered_map<const void*, int> memory_;  // by storage: the first parameter in it
+  // By storage: the parameters in it, in order of registration.
+  std::unordered_map<const void*, std::vector<std::pair<int, Range>>> memory_;
 };
 
 }  // namespace

@@ -2,8 +2,14 @@
 #include "api/model/describe_model.h"
 
 #include <gmock/gmock.h>
+#include <torch/nn/init.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/utils/convert_parameters.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include <vector>
 
 #include "smp/smp.h"
 #include "support/refusal.h"
@@ -46,6 +52,84 @@ TEST(DescribeModel, CountsPartsOfOneMemoryEach) {
   const auto tree = describe_model(net).tree;
   EXPECT_EQ(tree.parameters[0].bytes, 24);
   EXPECT_EQ(tree.parameters[1].bytes, 16);
+}
+
+TEST(DescribeModel, TiesOnlyPartsOfOneMemoryThatMeet) {
+  struct Net : torch::nn::Module {
+    Net() {
+      for (const char* name : {"one", "two", "three", "four"}) register_module(name, Part());
+      const auto all = parameters();
+      const auto flat = torch::zeros({80});
+      all[0].set_data(flat.slice(0, 0, 32).view({4, 8}));
+      all[1].set_data(flat.slice(0, 32, 64).view({4, 8}));
+      all[2].set_data(flat.slice(0, 24, 56).view({4, 8}));
+      all[3].set_data(flat.slice(0, 64, 80));
+    }
+  } net;
+  const auto tree = describe_model(net).tree;
+  EXPECT_THAT(tree.nodes[1].viewed, testing::IsEmpty());
+  EXPECT_THAT(tree.nodes[2].viewed, testing::IsEmpty());
+  EXPECT_THAT(tree.nodes[3].viewed, testing::ElementsAre(0, 1));
+  EXPECT_THAT(tree.nodes[4].viewed, testing::IsEmpty());
+}
+
+struct RowImpl : torch::nn::Module {
+  RowImpl() {
+    for (const char* name : {"one", "two", "three"}) {
+      parts.push_back(register_module(name, Part()));
+      torch::nn::init::uniform_(parts.back()->weight);
+    }
+    to(torch::kDouble);
+  }
+  Tensor forward(Tensor x) {
+    for (auto& part : parts) x = torch::tanh(part(x));
+    return x;
+  }
+  std::vector<Part> parts;
+};
+SMP_MODULE(Row);
+
+/// Puts the values of all parameters into one memory, as a program does that loads them from one
+/// vector.
+Row make_flat_row() {
+  torch::manual_seed(1);
+  Row row;
+  const auto parameters = row->parameters();
+  namespace utils = torch::nn::utils;
+  utils::vector_to_parameters(utils::parameters_to_vector(parameters).detach(), parameters);
+  return row;
+}
+
+TEST(DescribeModel, LetsPartsOfOneMemoryTrainOnSeveralStages) {
+  const auto x = torch::arange(4 * 32, torch::kDouble).view({4, 4, 8}).sin();
+  const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
+  auto plain = make_flat_row();
+  torch::optim::SGD plain_optimizer(plain->parameters(), options);
+  for (int s = 0; s < 3; ++s) {
+    plain_optimizer.zero_grad();
+    plain(x).square().mean().backward();
+    plain_optimizer.step();
+  }
+  Config config;
+  config.plan_cache = "off";
+  config.microbatches = 2;
+  const auto train = [&] {
+    auto row = make_flat_row();
+    DistributedModel<Row> model(row);
+    DistributedOptimizer optimizer(model, torch::optim::SGD(row->parameters(), options));
+    auto run = smp::step([&](Tensor rows) { model.backward(model(rows).square().mean()); });
+    for (int s = 0; s < 3; ++s) {
+      optimizer.zero_grad();
+      run(x);
+      optimizer.step();
+    }
+    EXPECT_LT(model.local_parameters().size(), 3u);
+    const auto expected = plain->named_parameters();
+    for (const auto& [name, value] : model.local_named_parameters()) {
+      EXPECT_TRUE(at::allclose(value, expected[name], 1e-12, 1e-14)) << name;
+    }
+  };
+  for (const int ranks : {2, 3}) run_local(ranks, train, config);
 }
 
 TEST(DescribeModel, KnowsFrozenWeights) {
