@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -13,15 +14,24 @@
 namespace smp::server {
 namespace {
 
+/// True of operators that ask a tensor for nothing but its shape, type and device.
+bool asks_for_shape(const std::string& op) {
+  static const std::set<std::string> of_shapes{
+      "aten::empty_like", "aten::full_like",  "aten::ones_like", "aten::rand_like",
+      "aten::randn_like", "aten::zeros_like", "aten::new_empty", "aten::new_full",
+      "aten::new_ones",   "aten::new_zeros"};
+  return of_shapes.count(op) != 0;
+}
+
 class ForeignGuard final : public TensorGuard {
  public:
   ForeignGuard(std::string what, GlobalRank rank, std::string remedy)
       : what_(std::move(what)), rank_(rank), remedy_(std::move(remedy)) {}
 
   /// LibTorch's Adagrad makes its state where it is constructed, of all parameters that it is
-  /// given: full_like() asks for a shape only.
+  /// given, by full_like(); optimizers of a program's own do so by zeros_like().
   void before_use(const at::Tensor& tensor, const std::string& op, bool writes) override {
-    if (op == "aten::full_like") {
+    if (asks_for_shape(op)) {
       shape_ = at::empty({1}, tensor.options()).expand(tensor.sizes());
       return;
     }

@@ -100,7 +100,6 @@ TEST(ForeignTensors, OfEveryTypeRefuseEveryUse) {
       [](const Tensor& t) { t.to(torch::kDouble); },
       [](const Tensor& t) { t.cpu().sum(); },
       [](const Tensor& t) { t.contiguous().sum(); },
-      [](const Tensor& t) { torch::zeros_like(t); },
       [](const Tensor& t) { static_cast<void>(t.data_ptr()); },
       [](const Tensor& t) { static_cast<void>(t.storage()); },
       [](const Tensor& t) {
@@ -135,6 +134,29 @@ TEST(ForeignTensors, OfEveryTypeRefuseEveryUse) {
     }
     EXPECT_THAT(said([&] { own.net->far->weight + 1; }), HasSubstr("parameter far.weight"));
     EXPECT_THAT(said([&] { own.net->far->flags.any(); }), HasSubstr("buffer far.flags"));
+  });
+}
+
+/// As the state of a program's own optimizer is made, of all parameters.
+TEST(ForeignTensors, LendTheirShapeToNewTensors) {
+  on_ranks(2, [] {
+    Rank<Top> own;
+    if (rank() == 1) return;
+    for (const auto& tensor : own.net->far->all()) {
+      const auto zeros = torch::zeros_like(tensor);
+      EXPECT_TRUE(zeros.is_contiguous());
+      EXPECT_FALSE(zeros.any().item<bool>());
+      EXPECT_EQ(zeros.sizes(), tensor.sizes());
+      EXPECT_EQ(zeros.dtype(), tensor.dtype());
+      EXPECT_TRUE(torch::ones_like(tensor, torch::kFloat).all().item<bool>());
+      EXPECT_EQ(torch::empty_like(tensor).sizes(), tensor.sizes());
+      EXPECT_EQ(tensor.new_zeros({3}).dtype(), tensor.dtype());
+    }
+    const auto& floats = own.net->far->floats;
+    torch::manual_seed(3);
+    const auto noise = torch::randn_like(floats);
+    torch::manual_seed(3);
+    EXPECT_TRUE(torch::equal(noise, torch::randn({kLarge})));
   });
 }
 
