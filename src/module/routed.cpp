@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "module/call_handler.h"
+#include "module/whole_tensors.h"
 
 namespace smp::detail {
 namespace {
@@ -38,6 +39,38 @@ std::string name_of(const RoutedBase& module) {
   const auto& path = module.smp_place.path;
   return base::concat("module '", path.empty() ? "<root>" : path, "' (", module.smp_type_name(),
                       ")");
+}
+
+module::HasParts has_parts = nullptr;
+
+/// True of a tensor of another rank, whose memory was given back.
+bool is_elsewhere(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && !tensor.has_storage();
+}
+
+bool is_part(const torch::nn::Module& module) {
+  const auto* routed = dynamic_cast<const RoutedBase*>(&module);
+  return (routed != nullptr && routed->smp_stand_in != nullptr) ||
+         (has_parts != nullptr && has_parts(module));
+}
+
+/// True if every parameter and buffer of `module` and of those below it is here as a whole.
+bool has_whole_tensors(const torch::nn::Module& module) {
+  const auto parameters = module.parameters();
+  const auto buffers = module.buffers();
+  const auto below = module.modules(/*include_self=*/false);
+  return std::none_of(parameters.begin(), parameters.end(), is_elsewhere) &&
+         std::none_of(buffers.begin(), buffers.end(), is_elsewhere) && !is_part(module) &&
+         std::none_of(below.begin(), below.end(),
+                      [](const auto& child) { return is_part(*child); });
+}
+
+/// What a step computes with must not become another tensor meanwhile.
+void refuse_change_in_step(const RoutedBase& module, std::string_view action) {
+  const auto* handler = module::call_handler().get();
+  const bool changes = action == "to()" || action == "load()";
+  SMP_REQUIRE(!changes || handler == nullptr || !handler->in_step(), action, " of ",
+              name_of(module), " was called inside a step; call it between steps, on every rank");
 }
 
 }  // namespace
@@ -135,14 +168,17 @@ void copy_pins(const torch::nn::Module& original, torch::nn::Module& copy) {
 }
 
 void refuse_after_placement(const RoutedBase& module, const char* action) {
-  SMP_REQUIRE_AS(UnsupportedError, !module.smp_place.placed(), action, " of ", name_of(module),
-                 " after the model was placed: this rank no longer holds all of its parameters. "
-                 "smp::save_safetensors(model, path) and smp::load_safetensors, on every rank, "
-                 "write and read all of them; do other things before the first step, or with the "
-                 "parameters that this rank owns");
+  const auto* own = dynamic_cast<const torch::nn::Module*>(&module);
+  if (module.smp_place.placed() && own != nullptr) {
+    SMP_REQUIRE_AS(UnsupportedError, has_whole_tensors(*own), action, " of ", name_of(module),
+                   " after the model was placed: this rank no longer holds all of its parameters. "
+                   "smp::save_safetensors(model, path) and smp::load_safetensors, on every rank, "
+                   "write and read all of them; do other things before the first step, or with the "
+                   "parameters that this rank owns");
+    refuse_change_in_step(module, action);
+  }
   // A cast can be put off, the others cannot.
   if (std::string_view(action) == "to()") return;
-  const auto* own = dynamic_cast<const torch::nn::Module*>(&module);
   SMP_REQUIRE(own == nullptr || has_values(*own), action, " of ", name_of(module),
               " needs the values of a tensor that has none yet: it was built under "
               "smp::delay_param_initialization and gets them when its smp::DistributedModel is "
@@ -158,3 +194,9 @@ void refuse_zero_grad_in_body(const RoutedBase& module) {
 }
 
 }  // namespace smp::detail
+
+namespace smp::module {
+
+void set_has_parts(HasParts answer) noexcept { smp::detail::has_parts = answer; }
+
+}  // namespace smp::module

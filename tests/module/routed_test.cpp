@@ -249,9 +249,34 @@ void expect_refused(const Action& action, const std::string& what) {
   }
 }
 
+/// Gives back the memory of `tensor`, as placement does with what belongs to other ranks.
+void free_memory(const at::Tensor& tensor) {
+  tensor.unsafeGetTensorImpl()->release_storage_and_set_meta_custom_data_ptr_error_msg_({});
+}
+
+TEST(Routed, CopiesSavesAndCastsAPlacedModuleThatIsAllHere) {
+  TwoScales two;
+  two->smp_place.owner = two->first->smp_place.owner = PpRank(0);
+  const auto copy = std::dynamic_pointer_cast<TwoScales::Impl>(two->clone());
+  ASSERT_NE(copy, nullptr);
+  EXPECT_FALSE(copy->smp_place.placed());
+  EXPECT_FALSE(copy->first->weight.is_same(two->first->weight));
+  Net net(2);
+  net->smp_place.owner = net->first->smp_place.owner = PpRank(0);
+  std::stringstream file;
+  torch::save(net, file);
+  Net other(1);
+  other->smp_place.owner = PpRank(0);
+  torch::load(other, file);
+  EXPECT_TRUE(is_filled(other(kOnes), 120));
+  net->to(torch::kDouble);
+  EXPECT_EQ(net->first->weight.dtype(), torch::kDouble);
+}
+
 TEST(Routed, RefusesWhatNeedsForeignParametersAfterPlacement) {
   Net net;
   net->smp_place.owner = PpRank(0);
+  free_memory(net->first->weight);
   std::stringstream file;
   expect_refused([&] { net->clone(); }, "clone()");
   expect_refused([&] { torch::save(net, file); }, "save()");

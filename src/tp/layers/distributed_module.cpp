@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "module/whole_tensors.h"
 #include "tp/group/slice_part.h"
 #include "tp/group/tensor_parallel.h"
 #include "tp/slices/drawn_slice.h"
@@ -40,6 +41,23 @@ std::int64_t wrapped(const torch::nn::Module& module, const std::string& name,
               "' of a tensor without dimensions");
   return at::maybe_wrap_dim(dim, whole.dim());
 }
+
+/// True if a parameter of `module` is cut: with one rank slices are whole.
+bool has_cut_tensors(const torch::nn::Module& module) {
+  const auto* distributed = dynamic_cast<const DistributedModule*>(&module);
+  if (distributed == nullptr) return false;
+  const auto parameters = module.named_parameters(/*recurse=*/false);
+  for (const auto& [name, slice] : distributed->sliced()) {
+    const auto* parameter = parameters.find(name);
+    if (parameter != nullptr && parameter->size(slice.dim) != slice.whole) return true;
+  }
+  return false;
+}
+
+[[maybe_unused]] const bool told = [] {
+  module::set_has_parts(&has_cut_tensors);
+  return true;
+}();
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
 
 #include <sstream>
 
@@ -114,6 +115,19 @@ TEST(DistributedLinear, RefusesSizesThatDoNotFit) {
     EXPECT_THAT(refusal<UsageError>([&] { layer(at::ones({4})); }), HasSubstr("input is [4], "));
     EXPECT_THROW(layer(at::ones({2, 8}, at::kLong)), c10::Error) << "as torch::nn::Linear does";
   });
+}
+
+TEST(DistributedLinear, IsNotWrittenByARankThatHasAPartOfIt) {
+  for (const int size : {1, 2}) {
+    d2d::SimulatedJob job(size);
+    on_group(job, size, [size](int) {
+      nn::DistributedLinear layer(8, 4);
+      layer->smp_place.owner = PpRank(0);
+      std::ostringstream file;
+      EXPECT_THAT(refusal<UnsupportedError>([&] { torch::save(layer, file); }),
+                  HasSubstr(size == 1 ? "accepted" : "no longer holds all of its parameters"));
+    });
+  }
 }
 
 TEST(DistributedLinear, NeedsASession) {
