@@ -92,6 +92,7 @@ class SMP_API NeuronTensors {
   explicit NeuronTensors(const NeuronMemory& memory = {});
   /// The storages of a framework, which computes there itself (`device = neuron`) or not.
   /// @param storages  outlive this and the session
+  /// @param core      on which all of them are
   /// @throws UsageError  as above; the numbers of the core cannot be.
   NeuronTensors(const NeuronStorages& storages, NeuronCore core);
   /// The cores are released once the session has ended as well. Tensors that live longer than both

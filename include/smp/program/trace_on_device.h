@@ -19,7 +19,8 @@ namespace smp {
 /// smp::is_tracing().
 ///
 /// Before the step, on the rank that runs its body or on all. Threads: the rank's.
-/// @param on  false: as it is without a call
+/// @param model  whose first step is still to come
+/// @param on     false: as it is without a call
 /// @throws UsageError  the model is placed, so that there is no trial run of it any more
 SMP_API void trace_on_device(DistributedModelBase& model, bool on = true);
 

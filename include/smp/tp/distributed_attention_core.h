@@ -23,8 +23,8 @@ class SMP_API DistributedAttentionCoreImpl : public torch::nn::Module {
   /// @throws UsageError  as AttentionCoreImpl
   explicit DistributedAttentionCoreImpl(double dropout = 0);
 
-  /// Computes AttentionCoreImpl::forward() of these heads.
-  /// @param scale  what scores are multiplied by; nothing: 1 / sqrt(D)
+  /// Computes AttentionCoreImpl::forward() of these heads. Scores are multiplied by `scale`, and
+  /// without one by 1 / sqrt(D).
   at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const at::Tensor& mask = {}, bool is_causal = false,
                      const std::optional<double>& scale = {});

@@ -164,14 +164,13 @@ class SMP_API DistributedAttentionLayerImpl : public DistributedModule {
   /// @param mask          of all of them: [T·B or 1, 1, 1, S]
   /// @param cross_states  [T·B, S', H/T] with cross-attention, else undefined
   /// @param positions     of all of them: [T·B or 1, S] or [S]
+  /// @param biases        as forward() has it
   /// @return [T·B, S, H/T]. @throws UsageError  the layout is "speed", or T is 1.
   at::Tensor forward_slices(const at::Tensor& hidden, const at::Tensor& mask,
                             const at::Tensor& cross_states, const at::Tensor& positions = {},
                             const at::Tensor& biases = {});
-  /// Does the same between layers of layout "sequence".
-  /// @param part  [N, ceil(S/T), H], this rank's positions of the batch of N rows that all have;
-  /// all
-  ///              else is as forward() has it
+  /// Does the same between layers of layout "sequence", of this rank's positions, [N, ceil(S/T),
+  /// H], of the batch of N rows that all ranks have; all else is as forward() has it.
   /// @return [N, ceil(S/T), H]. @throws UsageError  the layout is another one.
   at::Tensor forward_part(const at::Tensor& part, std::int64_t length, const at::Tensor& mask,
                           const at::Tensor& cross_states, const at::Tensor& positions,
