@@ -86,7 +86,8 @@ at::Tensor buckets_of_distances(const RelativePositionOptions& options, std::int
   const auto distance = is_causal ? (-from_query).clamp_min(0) : from_query.abs();
   // In float32, as transformers has it: a distance at the edge of a bucket is rounded alike.
   const auto ratio = distance.clamp_min(exact).to(at::kFloat) / exact;
-  const double range = std::log(static_cast<double>(options.max_distance) / exact);
+  const double range =
+      std::log(static_cast<double>(options.max_distance) / static_cast<double>(exact));
   const auto beyond = (at::log(ratio) / range * (count - exact)).to(at::kLong);
   const auto bucket = at::where(distance < exact, distance, (exact + beyond).clamp_max(count - 1));
   return is_causal ? bucket : bucket + (from_query > 0).to(at::kLong) * count;
