@@ -120,8 +120,12 @@ TEST(Bypass, APlacedModelIsNotSavedLoadedClonedOrConverted) {
     EXPECT_THAT(refusal<UnsupportedError>([&] { torch::load(own.net, before); }), text);
     EXPECT_THAT(refusal<UnsupportedError>([&] { own.net->clone(); }), text);
     EXPECT_THAT(refusal<UnsupportedError>([&] { own.net->to(torch::kDouble); }), text);
-    EXPECT_THAT(refusal<UnsupportedError>([&] { torch::save(own.net->far, stream); }),
-                HasSubstr("'far'"));
+    if (rank() == 0) {
+      EXPECT_THAT(refusal<UnsupportedError>([&] { torch::save(own.net->far, stream); }),
+                  HasSubstr("'far'"));
+    } else {
+      EXPECT_NO_THROW(torch::save(own.net->far, stream)) << "all of it is here";
+    }
     own.step();
   });
 }
