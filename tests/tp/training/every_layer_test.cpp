@@ -199,7 +199,8 @@ TEST(EveryLayer, IsNearlyThatOfOneProcessIn16Bits) {
              {"speed", false, Again::kNothing},
              {"memory", false, Again::kAllButProducts},
              {"sequence", true, Again::kAll}}) {
-      Way way{prescaled ? 4 : 2, 1, 2, layout, prescaled, again};
+      const int stages = again == Again::kAllButProducts ? 1 : 2;
+      Way way{(prescaled ? 4 : 2) * stages, stages, 2, layout, prescaled, again};
       way.precision = precision;
       way.shard = prescaled;
       SCOPED_TRACE(testing::PrintToString(way));

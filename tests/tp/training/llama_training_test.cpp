@@ -85,6 +85,7 @@ struct Mix {
   const char* optimize = "speed";
   bool shard = false;  ///< of optimizer state
   bool prescaled = false;
+  bool again = false;  ///< layers are computed again
 
   int batches() const { return ranks / pp / (prescaled ? tp : 1); }
   Config config() const {
@@ -95,6 +96,7 @@ struct Mix {
     config.microbatches = kMicrobatches;
     config.shard_optimizer_state = shard;
     config.prescaled_batch = prescaled;
+    if (again) config.checkpoint_modules = "DecoderLayer";
     config.plan_cache = "off";
     return config;
   }
@@ -102,7 +104,8 @@ struct Mix {
 
 void PrintTo(const Mix& mix, std::ostream* out) {
   *out << mix.ranks << " ranks, pp " << mix.pp << ", tp " << mix.tp << ", " << mix.optimize
-       << (mix.shard ? ", sharded state" : "") << (mix.prescaled ? ", prescaled batch" : "");
+       << (mix.shard ? ", sharded state" : "") << (mix.prescaled ? ", prescaled batch" : "")
+       << (mix.again ? ", computed again" : "");
 }
 
 /// The part of a whole tensor that this rank has of `parameter`.
@@ -194,7 +197,7 @@ TEST(LlamaTraining, IsThatOfOneProcess) {
 }
 
 TEST(LlamaTraining, IsThatOfOneProcessWithAPrescaledBatch) {
-  for (const int keys : {1, 2}) {
+  for (const int keys : {1, 2, 4}) {
     expect_as_one_process(model_of(4, keys), {{2, 1, 2, "speed", false, true},
                                               {4, 1, 4, "memory", false, true},
                                               {8, 2, 2, "speed", true, true},
@@ -205,11 +208,22 @@ TEST(LlamaTraining, IsThatOfOneProcessWithAPrescaledBatch) {
   }
 }
 
+TEST(LlamaTraining, IsThatOfOneProcessIfItIsComputedAgain) {
+  for (const int keys : {1, 2, 4}) {
+    expect_as_one_process(model_of(4, keys), {{2, 1, 2, "speed", false, false, true},
+                                              {4, 2, 2, "memory", true, false, true},
+                                              {4, 1, 4, "sequence", false, true, true},
+                                              {8, 2, 2, "sequence", true, true, true}});
+  }
+}
+
 /// 7 heads on 2 and on 4 ranks.
 TEST(LlamaTraining, IsThatOfOneProcessWithHeadsThatPad) {
   for (const int keys : {1, 7}) {
-    expect_as_one_process(model_of(7, keys),
-                          {{4, 1, 4}, {4, 1, 4, "memory"}, {4, 2, 2, "speed", true}});
+    expect_as_one_process(model_of(7, keys), {{4, 1, 4},
+                                              {4, 1, 4, "memory"},
+                                              {4, 2, 2, "speed", true},
+                                              {4, 1, 4, "sequence", false, true}});
   }
 }
 
