@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "config/json.h"
 #include "data/files/scratch_folder.h"
@@ -166,6 +169,88 @@ TEST_F(SentencePiece, WritesWhatTransformersReads) {
   for (const auto& part : parts) found.push_back(bpe.at("vocab").at(part).get<std::int32_t>());
   EXPECT_EQ(found, expected);
   EXPECT_TRUE(base::read_json(folder_.path("tokenizer_config.json")).at("split_special_tokens"));
+}
+
+/// Texts that tokenizers are known to change or to take apart in other ways.
+std::vector<std::string> awkward_texts() {
+  using namespace std::string_literals;
+  std::vector<std::string> texts = {
+      "",
+      " ",
+      "  ",
+      "   two   spaces   ",
+      "\n",
+      "\n\n a\tb\r\nc ",
+      "\0nul"s,
+      "a\x7f\x01",
+      "<s>",
+      "</s>",
+      "<unk>",
+      "<s>The</s> <unk>",
+      "<0x41>",
+      "[INST] <<SYS>>",
+      "1234567890",
+      "007 3.14 -1e-5",
+      "don't I'm he'll",
+      "Hello,world!Really?(yes)",
+      "http://a.b/c?d=e&f",
+      "CamelCaseAnd_snake",
+      "\xc3\xa4\xe5\xb1\x82",  // letters of two and three bytes
+      "\xf0\x9f\x98\x80 \xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x9a\x80",
+      "e\xcc\x81 and \xc3\xa9",                  // one letter in two forms
+      "\xef\xac\x81 \xe2\x85\xa7 \xef\xbc\xa1",  // what NFKC would change
+      "\xef\xbb\xbf"
+      "bom",
+      "a\xc2\xa0" "b\xe3\x80\x80" "c\xe2\x80\x83"
+      "d",  // other spaces
+      "a\xe2\x80\x8b"
+      "b\xe2\x80\xa8"
+      "c",
+      "\xd7\xa9\xd7\x9c\xd7\x95\xd7\x9d \xd8\xb3\xd9\x84\xd8\xa7\xd9\x85",
+      "\xef\xbf\xbd\xef\xbf\xbf",
+      std::string(2000, 'x'),
+      std::string(300, ' ') + "end",
+  };
+  Dice dice(9);
+  while (texts.size() < 600) {
+    std::string text;
+    for (int parts = dice.below(24); parts > 0; --parts) {
+      text += dice.one_of<const char*>({" ",         " ",
+                                        "  ",        "the",
+                                        "The",       "quick",
+                                        "qu",        "fox",
+                                        "es",        "x",
+                                        "7",         "42",
+                                        "\n",        "\t",
+                                        ".",         ",",
+                                        "'",         "<s>",
+                                        "</s>",      "<0x0A>",
+                                        "\xc3\xa4",  "\xe5\xb1\x82",
+                                        "e\xcc\x81", "\xf0\x9f\x98\x80",
+                                        "\xc2\xa0",  "jump over",
+                                        "lazy"});
+    }
+    texts.push_back(text);
+  }
+  return texts;
+}
+
+/// For transformers_tokenizer_test.py to read: into the folder SMP_TOKENIZER_FOLDER, or one of its
+/// own.
+TEST_F(SentencePiece, GivesEveryTextBackThatTransformersIsAskedFor) {
+  const char* const given = std::getenv("SMP_TOKENIZER_FOLDER");
+  const auto model = given != nullptr ? base::concat(given, "/tokenizer.model") : model_;
+  if (given != nullptr) base::write_file(model, base::read_file(model_));
+  write_transformers_tokenizer(model);
+  const auto tokenizer = sentencepiece_tokenizer(model);
+  auto all = base::Json::array();
+  for (const auto& text : awkward_texts()) {
+    std::vector<std::int32_t> tokens;
+    tokenizer->encode(text, tokens);
+    EXPECT_EQ(tokenizer->decode(tokens), text);
+    all.push_back(base::Json{{"text", text}, {"tokens", tokens}});
+  }
+  base::write_file(model + ".texts.json", base::json_text(all));
 }
 
 TEST_F(SentencePiece, SaysWhatIsWrong) {
