@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "models/llama.h"
 #include "samples/reference.h"
@@ -93,6 +94,55 @@ INSTANTIATE_TEST_SUITE_P(Models, LlamaReference,
                                          Shape{"qwen3", qwen3()}, Shape{"mistral", mistral()},
                                          Shape{"gemma", gemma()}),
                          [](const auto& info) { return info.param.name; });
+
+LlamaConfig stretched(nn::RotaryScaling scaling, double factor) {
+  auto config = sizes(4);
+  config.rope.scaling(scaling).factor(factor).max_positions(6).original_max_positions(6);
+  return config;
+}
+
+struct Training {
+  std::string name, files;
+  LlamaConfig config;
+};
+
+class LlamaTrained : public testing::TestWithParam<Training> {};
+
+/// In float32, in which the two libraries round differently.
+TEST_P(LlamaTrained, EqualsHuggingFacesAfterEightSteps) {
+  constexpr double kTolerance = 1e-5;
+  const auto& [name, files, config] = GetParam();
+  const auto expected = reference::read("trained_reference");
+  const auto inputs = reference::read(files + "_reference");
+  Llama net(config);
+  smp::hf::load(*net, reference::weights_file(files), smp::hf::Family::kLlama);
+  torch::optim::SGD optimizer(net->parameters(), expected.at(name + ".rate").item<double>());
+  std::vector<Tensor> losses;
+  for (int step = 0; step < 8; ++step) {
+    optimizer.zero_grad();
+    const auto scores =
+        net->scores(inputs.at("input.input_ids"), inputs.at("input.attention_mask"));
+    losses.push_back(loss_of(scores, inputs.at("input.labels")));
+    losses.back().backward();
+    optimizer.step();
+  }
+  reference::expect_close(torch::stack(losses).detach(), expected.at(name + ".losses"), "losses",
+                          kTolerance);
+  for (const auto& item : net->named_parameters()) {
+    reference::expect_close(item.value().detach(), expected.at(name + '.' + item.key()), item.key(),
+                            kTolerance);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, LlamaTrained,
+    testing::Values(Training{"llama", "llama", sizes(4)}, Training{"llama3", "llama3", llama3()},
+                    Training{"qwen3", "qwen3", qwen3()}, Training{"mistral", "mistral", mistral()},
+                    Training{"gemma", "gemma", gemma()},
+                    Training{"linear", "llama", stretched(nn::RotaryScaling::kLinear, 3)},
+                    Training{"dynamic", "llama", stretched(nn::RotaryScaling::kDynamic, 2.5)},
+                    Training{"yarn", "llama", stretched(nn::RotaryScaling::kYarn, 4)}),
+    [](const auto& info) { return info.param.name; });
 
 nn::RotaryEmbeddingOptions rope(nn::RotaryScaling scaling, double factor) {
   return nn::RotaryEmbeddingOptions(64).scaling(scaling).factor(factor).max_positions(64);
