@@ -201,7 +201,9 @@ std::vector<std::string> awkward_texts() {
       "\xef\xac\x81 \xe2\x85\xa7 \xef\xbc\xa1",  // what NFKC would change
       "\xef\xbb\xbf"
       "bom",
-      "a\xc2\xa0" "b\xe3\x80\x80" "c\xe2\x80\x83"
+      "a\xc2\xa0"
+      "b\xe3\x80\x80"
+      "c\xe2\x80\x83"
       "d",  // other spaces
       "a\xe2\x80\x8b"
       "b\xe2\x80\xa8"
