@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,7 +68,14 @@ class PingPong final : public d2d::WireHandler {
  private:
   static constexpr d2d::Token kSent = 1, kReceived = 2;
   void until(const std::uint64_t& done) {
-    while (done < round_) wire_.poll();
+    const base::SteadyClock clock;
+    const auto deadline = clock.now() + kPatience;
+    while (done < round_) {
+      wire_.poll();
+      SMP_REQUIRE(clock.now() < deadline, "rank ", wire_.rank(), ": ", wire_.name(),
+                  ": a tensor did not come or leave within ", kPatience / base::kSecond,
+                  " s; look at what the other rank says");
+    }
   }
   void on_control(GlobalRank, d2d::ByteBuffer&&) override {}
   void on_sent(d2d::Token) override { ++sent_; }
@@ -93,7 +102,8 @@ void measure(d2d::Wire& wire, const d2d::NeuronEnd& end, d2d::NeuronPool& pool, 
   for (int i = 0; i < rounds(size < 1 << 20 ? 201 : 21); ++i) {
     samples.push_back(microseconds([&] { tensors.there_and_back(); }) / 2);
   }
-  SMP_REQUIRE(memory.read(tensors.in()) == bytes, wire.name(), ": wrong bytes came");
+  SMP_REQUIRE(memory.read(tensors.in()) == bytes, "rank ", wire.rank(), ": ", wire.name(), ": of ",
+              size, " bytes others came; report it, with the runtime's version");
   if (!report) return;
   const auto name = base::concat("neuron_cores.", wire.name());
   const double us = median(samples);
