@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "tp/group/layout.h"
 #include "tp/layers/block_norms.h"
+#include "tp/layers/transformer_block.h"
 #include "tp/slices/sliced_state.h"
 
 namespace smp::nn {
@@ -64,10 +65,9 @@ DistributedTransformerLMHeadImpl::DistributedTransformerLMHeadImpl(
   }
   own.slices = tp::layout_of(attention.optimize, kModel) == tp::Layout::kMemory;
   for (std::int64_t i = 0; i < options.num_layers; ++i) {
-    auto of_layer = attention;
-    if (i > 0) of_layer.relative_positions.reset();  // the first one's are those of all
-    own.layers.push_back(register_module("layer" + std::to_string(i),
-                                         DistributedTransformerLayer(of_layer, options.output)));
+    own.layers.push_back(register_module(
+        "layer" + std::to_string(i),
+        DistributedTransformerLayer(tp::attention_of_layer(attention, i), options.output)));
   }
   if (!attention.pre_layernorm) return;
   own.norm = tp::BlockNorm(attention.norm, tp::Layout::kSpeed, hidden, attention.layernorm_epsilon,

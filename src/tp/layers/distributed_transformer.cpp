@@ -96,10 +96,9 @@ DistributedTransformerImpl::DistributedTransformerImpl(const AttentionLayerOptio
     : slices_(tp::layout_of(attention.optimize, kTransformer) == Layout::kMemory) {
   SMP_REQUIRE(num_layers > 0, kTransformer, ": num_layers is ", num_layers, "; choose at least 1");
   for (std::int64_t i = 0; i < num_layers; ++i) {
-    auto own = attention;
-    if (i > 0) own.relative_positions.reset();  // the first one's are those of all
     layers.push_back(
-        register_module(base::concat("layer", i), DistributedTransformerLayer(own, output)));
+        register_module(base::concat("layer", i),
+                        DistributedTransformerLayer(tp::attention_of_layer(attention, i), output)));
   }
 }
 

@@ -47,6 +47,13 @@ at::Tensor dropout_between(Layout between, const at::Tensor& x, double probabili
                                    : own_dropout(x, probability, training);
 }
 
+AttentionLayerOptions attention_of_layer(const AttentionLayerOptions& of_stack,
+                                         std::int64_t index) {
+  auto options = of_stack;
+  if (index > 0) options.relative_positions.reset();
+  return options;
+}
+
 at::Tensor read_with(const SplitLinear& layer, const at::Tensor& x, bool fp32_between) {
   return fp32_between ? x.to(layer->weight.scalar_type()) : x;
 }

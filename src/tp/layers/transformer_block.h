@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "smp/tp/distributed_transformer.h"
 #include "tp/group/layout.h"
 #include "tp/slices/split_linear.h"
 
@@ -38,6 +39,10 @@ NormalDeviation deviation_of(const Options& options) {
   return options.use_normal_initialization ? NormalDeviation(options.initializer_range)
                                            : std::nullopt;
 }
+
+/// Returns the options of layer `index` of a stack: relative positions are read by the first one,
+/// for all.
+AttentionLayerOptions attention_of_layer(const AttentionLayerOptions& of_stack, std::int64_t index);
 
 /// Returns the rows that products with `layer` read: of its type, if what is between blocks may
 /// have more bits.
