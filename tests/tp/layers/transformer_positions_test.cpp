@@ -257,6 +257,31 @@ TEST(DistributedTransformerLayer, AddsResidualsInFloat32IfWanted) {
   }
 }
 
+/// Steps of bfloat16 numbers are 4 from 512 on: what a block adds is lost there.
+TEST(DistributedTransformerLayer, KeepsWhatABlockAddsToLargeNumbers) {
+  for (const auto* layout : kLayouts) {
+    d2d::SimulatedJob job(2);
+    on_group(job, 2, [&](int) {
+      auto output = output_options();
+      output.pre_layernorm = true;
+      output.post_layernorm = false;
+      output.optimize = layout;
+      const auto x = (at::sin(at::arange(kLength * kHidden, at::kFloat)) * 256 + 768)
+                         .view({1, kLength, kHidden})
+                         .to(at::kBFloat16);
+      const auto added = [&](bool fp32) {
+        torch::manual_seed(3);
+        output.fp32_residual_addition = fp32;
+        nn::DistributedTransformerOutputLayer layer(output);
+        layer->to(at::kBFloat16);
+        return (layer(x).to(at::kDouble) - x.to(at::kDouble)).abs();
+      };
+      EXPECT_EQ(added(false).max().item<double>(), 0);
+      EXPECT_GT(added(true).max().item<double>(), 1e-3);
+    });
+  }
+}
+
 TEST(DistributedAttentionLayer, RefusesPositionsThatDoNotFit) {
   d2d::SimulatedJob job(2);
   on_group(job, 2, [](int) {
